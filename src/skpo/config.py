@@ -1,0 +1,184 @@
+"""Validated settings: one YAML recipe plus `key.sub=value` overrides gives one `TrainConfig`.
+
+The text under each setting is the one source of `--help` and of the documentation.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+
+class Section(BaseModel):
+    """A group of settings; unknown keys are refused by `skpo.settings` with the nearest known one."""
+
+    model_config = ConfigDict(extra="forbid", validate_assignment=True, use_attribute_docstrings=True)
+
+
+class LoraConfig(Section):
+    """LoRA through PEFT: only the adapters are trained, and saved."""
+
+    r: int = Field(16, ge=1)
+    """Rank of the adapters."""
+    alpha: float = Field(32.0, gt=0)
+    """Scale: adapters are multiplied by alpha / r."""
+    target_modules: str | list[str] = "all-linear"
+    """Module names that get an adapter."""
+
+
+class ModelConfig(Section):
+    path: str
+    """A Hugging Face folder, a hub name, a `.gguf` file, `package:NAME/FILE` (a file inside an installed Python package) or `builtin:chain-base`."""
+    revision: str | None = None
+    """Revision of a hub name."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type of the weights."""
+    attention: str | None = None
+    """Attention implementation for transformers (`sdpa`, `flash_attention_2`, ...); None lets it choose."""
+    lora: LoraConfig | None = None
+    """Train LoRA adapters in place of all weights."""
+    skip_template: str | None = None
+    """How a skip connection is rendered, with `{segment}` and `{problem}`. None: segment, blank line, problem inside the user turn
+    of a chat model; plain concatenation for a base model."""
+    system_prompt: str | None = None
+    """System message put before prompts that have none (chat models)."""
+    prompt_template: str = "{prompt}"
+    """Text around a plain-text prompt, before the chat template."""
+    chat: bool | None = None
+    """Render prompts through the tokenizer's chat template; None: where it has one."""
+
+
+class ProblemsConfig(Section):
+    train: str
+    """Problem source: `file.jsonl`, `file.parquet`, `hf:dataset[:split]`, `gym:TASK?param=value`, `builtin:chain?steps=10`."""
+    heldout: str | None = None
+    """Problem source for evaluation; None: no evaluation."""
+    verifier: str = "math"
+    """Verifier of problems that name none: `math`, `number`, `choice`, `exact`, `gym` or `python:module:function`."""
+    prompt_key: str = "prompt"
+    """Column that holds the prompt."""
+    answer_key: str = "answer"
+    """Column that holds the gold answer."""
+    limit: int | None = Field(None, ge=1)
+    """Use at most this many training problems."""
+    max_prompt_tokens: int | None = Field(None, ge=1)
+    """Training problems with longer prompts are left out, and counted."""
+
+
+class RolloutConfig(Section):
+    engine: Literal["embedded", "vllm", "ray"] = "embedded"
+    """What samples: `embedded` runs in this process on any Hugging Face causal LM."""
+    max_completion_tokens: int = Field(1024, ge=1)
+    """Budget of a completion, in tokens."""
+    temperature: float = Field(1.0, gt=0)
+    """Sampling temperature; the trainer scores with the same."""
+    top_p: float = Field(1.0, gt=0, le=1)
+    """Nucleus sampling; 1 switches it off."""
+    top_k: int = Field(0, ge=0)
+    """Sample from the k likeliest tokens; 0 switches it off."""
+    slots: int = Field(256, ge=1)
+    """Most rows that decode at once (embedded engine)."""
+    max_cache_tokens: int | None = Field(None, ge=1)
+    """Most key-value cache entries, in tokens (embedded engine); None: slots times the longest row."""
+    save: bool = True
+    """Write every rollout to `rollouts/*.parquet`."""
+
+
+class OptimizerConfig(Section):
+    lr: float = Field(1e-6, gt=0)
+    """Learning rate of AdamW."""
+    warmup_steps: int = Field(10, ge=0)
+    """Optimiser steps of linear warm-up, then constant (or `schedule`)."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """Learning rate after the warm-up."""
+    weight_decay: float = Field(0.1, ge=0)
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = Field(1e-8, gt=0)
+    max_grad_norm: float = Field(1.0, gt=0)
+    """Gradients are clipped to this norm."""
+    mini_batches: int = Field(1, ge=1)
+    """Optimiser steps per rollout batch: the step's problems are split into this many mini-batches."""
+    epochs: int = Field(1, ge=1)
+    """Passes over each rollout batch."""
+    micro_batch_tokens: int = Field(16384, ge=1)
+    """Token budget of one forward and backward pass, padding and prompt included. It does not change the gradient."""
+    logit_chunk: int = Field(1024, ge=1)
+    """Positions whose logits exist at one time."""
+    old_logp: Literal["auto", "engine", "recompute"] = "auto"
+    """Behaviour log-probabilities: the engine's own, or recomputed by the trainer before the update. `auto` recomputes where the
+    engine samples from a truncated distribution (top_p, top_k) or computes in another precision."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """Mixed precision of the training pass (weights keep `model.dtype`)."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass to save memory."""
+
+
+class EvalConfig(Section):
+    samples: int = Field(4, ge=1)
+    """Samples per held-out problem."""
+    limit: int | None = Field(None, ge=1)
+    """Use at most this many held-out problems."""
+    temperature: float = Field(1.0, ge=0)
+    """0 is greedy."""
+    top_p: float = Field(1.0, gt=0, le=1)
+    top_k: int = Field(0, ge=0)
+    max_tokens: int | None = Field(None, ge=1)
+    """Budget of an evaluation sample; None: `rollout.max_completion_tokens`."""
+    at_start: bool = True
+    """Evaluate before the first step."""
+
+
+class VerifyConfig(Section):
+    workers: int = Field(1, ge=1)
+    """Processes that score answers."""
+    deadline: float = Field(2.0, gt=0)
+    """Seconds an answer may take; a worker that needs longer is killed and the answer scores 0."""
+    memory_mb: int = Field(2048, ge=64)
+    """Memory limit of a worker, in MiB."""
+
+
+class CheckpointConfig(Section):
+    every: int = Field(10, ge=0)
+    """Save every so many steps; 0: only at the end."""
+    keep: int = Field(2, ge=1)
+    """Keep the last N checkpoints (and the best one by held-out accuracy)."""
+
+
+class TrainConfig(Section):
+    """Everything that one run depends on."""
+
+    model: ModelConfig
+    problems: ProblemsConfig
+    algorithm: dict[str, Any] = Field(default_factory=lambda: {"name": "skpo"})
+    """Name of the algorithm, or a mapping with `name` and its options (`skpo algorithms NAME` lists them)."""
+    curriculum: Literal["auto", "uniform", "prioritized"] = "auto"
+    """How problems are drawn; `auto` is the algorithm's own choice."""
+    steps: int = Field(500, ge=0)
+    """Rollout steps of the whole run."""
+    max_generated_tokens: int | None = Field(None, ge=1)
+    """Stop after the step in which the run has sampled this many tokens (a budget for fair comparisons)."""
+    problems_per_step: int = Field(128, ge=1)
+    group_size: int = Field(8, ge=1)
+    """Samples per problem (G)."""
+    eval_every: int = Field(10, ge=0)
+    """Evaluate every so many steps, and after the last; 0: only at the start and the end."""
+    out: Path = Path("runs/skpo")
+    """The run's folder."""
+    seed: int = 0
+    threads: int | None = Field(None, ge=1)
+    """CPU threads of torch; None leaves its default. Two runs on two cores: set 1."""
+    track: Literal["wandb", "trackio", "tensorboard"] | None = None
+    """Mirror the metrics to this tracker, through Accelerate."""
+    rollout: RolloutConfig = RolloutConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    eval: EvalConfig = EvalConfig()
+    verify: VerifyConfig = VerifyConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+
+    @field_validator("algorithm", mode="before")
+    @classmethod
+    def _name_only(cls, value: Any) -> Any:
+        """`algorithm: grpo` is short for `algorithm: {name: grpo}`."""
+        return {"name": value} if isinstance(value, str) else value

@@ -1,0 +1,1 @@
+"""Rollouts: plans, what they exchange with an engine, and the engines."""
