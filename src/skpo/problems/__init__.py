@@ -1,5 +1,5 @@
-"""Problems and their sources."""
+"""Problems and their sources: files, Hugging Face datasets, reasoning-gym tasks, and the built-in chain."""
 
-from skpo.problems.base import Problem, problem_id
+from skpo.problems.base import Message, Problem, problem_id
 
-__all__ = ["Problem", "problem_id"]
+__all__ = ["Message", "Problem", "problem_id"]
