@@ -1,8 +1,13 @@
-"""What a verifier is, and how one is found by name."""
+"""What a verifier is, and the frame that the built-in ones share."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
+
+from skpo.errors import VerifierError
+
+Columns = Mapping[str, Any]
 
 
 class Verifier(Protocol):
@@ -10,11 +15,58 @@ class Verifier(Protocol):
 
     `score` returns a float in [0, 1], never raises and never outlives its deadline (2 s): a hang, a crash or an
     exception scores 0. `check_gold` raises `VerifierError` for an answer that this verifier can't read, so that a bad
-    gold answer is refused when problems are loaded.
+    gold answer is refused when problems are loaded. A `python:` function alone may return floats outside [0, 1].
     """
 
     name: str
 
-    def score(self, completion: str, answer: Any) -> float: ...
+    def score(self, completion: str, answer: Any, columns: Columns | None = None, prompt: Any = None) -> float: ...
 
     def check_gold(self, answer: Any) -> None: ...
+
+
+class BaseVerifier:
+    """A verifier in two parts: `quick` runs in the caller's process, `slow` only in a worker that can be killed.
+
+    name:    the name it was asked for by, under which a worker builds its own copy.
+    preload: modules that `slow` needs; they are imported once, before workers are made, outside of any deadline.
+    """
+
+    preload: tuple[str, ...] = ()
+
+    def __init__(self, name: str, deadline: float = 2.0) -> None:
+        self.name, self.deadline = name, deadline
+
+    def quick(self, completion: str, answer: Any) -> float | None:
+        """Score where it takes microseconds and can't hang; None where only `slow` can tell."""
+        return None
+
+    def load(self) -> None:
+        """Import what `slow` needs; runs in the worker, may raise."""
+
+    def slow(self, completion: str, answer: Any, columns: Columns, prompt: Any) -> float | None:
+        """Score in a worker, where it may hang, crash or raise; None skips the row."""
+        raise NotImplementedError
+
+    def score(self, completion: str, answer: Any, columns: Columns | None = None, prompt: Any = None) -> float:
+        """Score of one completion within `deadline` seconds; 0.0 for a failure or a skipped row. Never raises."""
+        from skpo.verifiers.direct import judge
+
+        verdict = judge(self, completion, answer, columns, prompt)
+        return verdict.score if verdict.score is not None else 0.0
+
+    def check_gold(self, answer: Any) -> None:
+        """Raise `VerifierError` for a gold answer that can't be read."""
+
+
+def gold_text(answer: Any, verifier: str) -> str:
+    """A gold answer as text; numbers are fine, booleans, None, containers and empty text are not."""
+    if isinstance(answer, bool) or not isinstance(answer, str | int | float):
+        kind = type(answer).__name__
+        raise VerifierError(f"verifier {verifier}: gold answer {answer!r:.80} is a {kind}; give text or a number.")
+    if isinstance(answer, float) and (answer != answer or answer in (float("inf"), float("-inf"))):
+        raise VerifierError(f"verifier {verifier}: gold answer {answer!r} is not finite.")
+    text = repr(answer) if isinstance(answer, float) else str(answer)
+    if not text.strip():
+        raise VerifierError(f"verifier {verifier}: the gold answer is empty.")
+    return text
