@@ -180,7 +180,7 @@ def group(name: str) -> Group:
     right = sample([3, 4], text="2", score=1.0, reward=1.0, seed=2**62, version=5, info={"advantage": 0.75})
     unscored = sample([5], text="x", info={"ended": True})
     segment = sample([6, 7, 8], SEGMENT, baseline=0.25, reward=0.5)
-    return Group(problem, [right, unscored, segment], [sample([9], SEGMENT)], {"stop": 3})
+    return Group(problem, [right, unscored, segment], [sample([9], SEGMENT)], {"stop_position": 3})
 
 
 class TestRollouts:

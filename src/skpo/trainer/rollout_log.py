@@ -64,7 +64,7 @@ class RolloutLog:
     def write(self, step: int, groups: Sequence[Group]) -> Path:
         """Write a step's groups; returns the file's path.
 
-        The advantage is `sample.info["advantage"]`, the stop position `info["stop"]` of the sample or its group;
+        The advantage is `sample.info["advantage"]`, the stop position `info["stop_position"]` of the sample or its group;
         null where missing.
         """
         import pyarrow as pa
@@ -110,7 +110,7 @@ def _rows(step: int, group: Group) -> Iterator[dict[str, Any]]:
 
 
 def _row(step: int, group: Group, sample: Sample, chosen: bool) -> dict[str, Any]:
-    own = {key: value for key, value in sample.info.items() if key not in ("advantage", "stop")}
+    own = {key: value for key, value in sample.info.items() if key not in ("advantage", "stop_position")}
     return {
         "step": step,
         "problem_id": group.problem.id,
@@ -126,7 +126,7 @@ def _row(step: int, group: Group, sample: Sample, chosen: bool) -> dict[str, Any
         "advantage": sample.info.get("advantage"),
         "baseline": sample.baseline,
         "finished": sample.finished,
-        "stop_position": sample.info.get("stop", group.info.get("stop")),
+        "stop_position": sample.info.get("stop_position", group.info.get("stop_position")),
         "seed": sample.seed,
         "version": sample.version,
         "info": json.dumps(own, default=str) if own else None,
