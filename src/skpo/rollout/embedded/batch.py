@@ -1,0 +1,172 @@
+"""The running batch: rows, their caches and the model, without any knowledge of plans."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from skpo.errors import ModelError
+from skpo.rollout.embedded.cache import CacheShape, Contexts, Places, rounded
+from skpo.rollout.embedded.forward import ModelForward
+from skpo.rollout.embedded.passes import DecodePass, Layout, PrefillPass
+from skpo.rollout.embedded.rows import Rows
+from skpo.rollout.embedded.scheduler import Job
+from skpo.rollout.sampling import sample
+from skpo.rollout.types import Request
+
+
+class Admission:
+    """Counts what the running rows and the ones about to start need of the cache, at their longest."""
+
+    def __init__(
+        self, rows: int, slots: int, longest: int, lengths: dict[tuple[int, ...], int], limit: int | None
+    ) -> None:
+        self.rows, self.slots, self.longest, self.limit = rows, slots, longest, limit
+        self.lengths = lengths  # rounded length of every context held or about to be
+
+    def admit(self, request: Request, wanted: int) -> int:
+        """How many of `wanted` samples of a request can start now; counts them as started."""
+        count = min(wanted, self.slots - self.rows)
+        lengths = {**self.lengths, request.context: rounded(len(request.context))}
+        longest = max(self.longest, rounded(request.max_tokens))
+        if self.limit is not None:
+            room = self.limit - len(lengths) * max(lengths.values())
+            count = min(count, room // longest - self.rows)
+        if count <= 0:
+            return 0
+        self.rows += count
+        self.longest, self.lengths = longest, lengths
+        return count
+
+
+class Batch:
+    """Rows, the two caches, and the passes over the model. Lives as long as a run."""
+
+    def __init__(self, forward: ModelForward, slots: int, limit: int | None, chunk: int, device: torch.device) -> None:
+        self.rows = Rows(slots, device)
+        self._forward, self._limit, self._chunk, self._device = forward, limit, chunk, device
+        self._contexts = Contexts()
+        self._context_cache: Places | None = None
+        self._row_cache: Places | None = None
+        self._layout: Layout | None = None
+        self._pinned: dict[int, int] = {}  # id of a job not launched in full -> its context's place
+
+    @staticmethod
+    def least_tokens(request: Request) -> int:
+        """Cache tokens, as counted against the limit, of one row of a request alone."""
+        return rounded(len(request.context)) + rounded(request.max_tokens)
+
+    def plan_admission(self) -> Admission:
+        """What is in use now."""
+        rows, held = self.rows, self._contexts
+        longest = rounded(int(rows.limit[: rows.count].max(initial=0)))
+        return Admission(rows.count, rows.slots, longest, {c: rounded(len(c)) for c in held.place}, self._limit)
+
+    def start(self, wanted: list[tuple[Job, range]]) -> int:
+        """Add rows for the given samples of each job, computing contexts not held yet; returns the tokens computed."""
+        fresh = [c for c in dict.fromkeys(job.request.context for job, _ in wanted) if c not in self._contexts.place]
+        computed = self._prefill(fresh)
+        for job, numbers in wanted:
+            place = self._contexts.place[job.request.context]
+            self.rows.add(job, numbers, place)
+            self._contexts.hold(place, len(numbers))
+            if job.launched < job.request.n and id(job) not in self._pinned:
+                self._pinned[id(job)] = place
+                self._contexts.hold(place)
+            elif job.launched == job.request.n and id(job) in self._pinned:
+                self._contexts.release(self._pinned.pop(id(job)))
+        self._layout = None
+        return computed
+
+    def first_logits(self, low: int) -> Tensor:
+        """Next-token logits [rows, V] of the rows from `low` on, which have drawn nothing yet."""
+        places = self.rows.context[low : self.rows.count]
+        distinct, which = np.unique(places, return_inverse=True)
+        logits = torch.stack([self._contexts.logits[p] for p in distinct.tolist()])
+        return logits[torch.from_numpy(which).to(self._device)]
+
+    def draw(self, logits: Tensor, low: int) -> tuple[Tensor, Tensor]:
+        """Draw and record the next token of the rows from `low` on; returns tokens and log-probabilities."""
+        rows = self.rows
+        high = rows.count
+        tokens, logp = sample(logits, rows.seeds[low:high], rows.positions(low, high), rows.settings(low, high))
+        rows.append(low, high, tokens, logp)
+        return tokens, logp
+
+    def decode(self) -> Tensor:
+        """Run every row's last token through the model; returns logits [rows, V]."""
+        rows = self.rows
+        assert self._context_cache is not None
+        assert self._row_cache is not None
+        before = rows.made[: rows.count] - 1
+        longest = int(rows.limit[: rows.count].max())
+        self._row_cache.reserve(rows.count, int(before.max()) + 1, self._row_places(longest), longest)
+        if self._layout is None:
+            self._layout = Layout(rows.context[: rows.count].copy(), self._contexts.lengths.copy(), self._device)
+        step = DecodePass(self._layout, self._context_cache, self._row_cache, before)
+        return self._forward(step, rows.last(), step.positions)
+
+    def remove(self, numbers: np.ndarray) -> None:
+        """End rows (ascending numbers); the last rows move into their places."""
+        for place in self.rows.context[numbers].tolist():
+            self._contexts.release(place)
+        to, of = self.rows.remove(numbers)
+        if len(to) and self._row_cache is not None:
+            tokens = min(int(self.rows.made[to].max()), self._row_cache.capacity)
+            self._row_cache.move(to, of, tokens)
+        self._layout = None
+
+    def _row_places(self, longest: int) -> int:
+        """Most rows, of at most `longest` tokens each, that the row cache should have room for."""
+        if self._limit is None:
+            return self.rows.slots
+        return max(self.rows.count, min(self.rows.slots, self._limit // rounded(longest)))
+
+    def _prefill(self, contexts: list[tuple[int, ...]]) -> int:
+        """Compute contexts, those of similar length together; returns the number of tokens."""
+        contexts = sorted(contexts, key=len)
+        start = 0
+        while start < len(contexts):
+            end, total = start + 1, len(contexts[start])
+            while end < len(contexts) and total + len(contexts[end]) <= self._chunk:
+                total += len(contexts[end])
+                end += 1
+            self._prefill_pass(contexts[start:end])
+            start = end
+        return sum(map(len, contexts))
+
+    def _prefill_pass(self, contexts: list[tuple[int, ...]]) -> None:
+        """One pass over some contexts: their cache and next-token logits."""
+        places = np.array([self._contexts.add(c) for c in contexts], dtype=np.int64)
+        prefill = PrefillPass(np.array([len(c) for c in contexts], dtype=np.int64), places, self._device)
+        if self._context_cache is not None:
+            self._reserve_contexts()
+            prefill.store = self._context_cache
+        tokens = torch.tensor([t for c in contexts for t in c], dtype=torch.int64, device=self._device)
+        logits = self._forward(prefill, tokens, prefill.positions, prefill.last)
+        if self._context_cache is None:
+            shape = self._shape(prefill)
+            self._context_cache, self._row_cache = Places(shape), Places(shape)
+            self._reserve_contexts()
+            prefill.save(self._context_cache)
+        for place, row in zip(places.tolist(), logits, strict=True):
+            self._contexts.logits[place] = row
+
+    def _reserve_contexts(self) -> None:
+        assert self._context_cache is not None
+        count, longest = len(self._contexts.lengths), self._contexts.longest
+        most = count if self._limit is not None else max(count, self.rows.slots)
+        self._context_cache.reserve(count, longest, most, longest)
+
+    def _shape(self, prefill: PrefillPass) -> CacheShape:
+        """The cache's shape, seen from a first pass. Raises ModelError if some layer didn't attend, or they differ."""
+        layers = self._forward.config.num_hidden_layers
+        kinds = {(k.shape[1], k.shape[3], v.shape[3], k.dtype) for k, v in prefill.kept.values()}
+        if sorted(prefill.kept) != list(range(layers)) or len(kinds) != 1 or any(k[1] != k[2] for k in kinds):
+            raise ModelError(
+                f"{type(self._forward.model).__name__}: {len(prefill.kept)} of {layers} layers attend through transformers' "
+                "attention interface, in the same shape; the embedded engine needs all of them. Use engine: vllm"
+            )
+        ((kv_heads, dim, _, dtype),) = kinds
+        return CacheShape(layers, kv_heads, dim, dtype, self._device)
