@@ -126,7 +126,7 @@ def skip_plan(
     unused = [c for i, c in enumerate(cuts) if i != chosen]
     ids = tuple(int(t) for t in segment.tokens)
     room = max(1, context.max_tokens - len(ids)) if budget == "remaining" else context.max_tokens
-    info = {"stop": stop, "split": stop / length, "mean_nll": nll, "chosen": chosen, "chosen_rank": rank(nll, chosen)}
+    info = {"stop_position": stop, "split": stop / length, "mean_nll": nll, "chosen": chosen, "chosen_rank": rank(nll, chosen)}
 
     hard_prefix = render.continual_ids(problem, ids)
     if own_outcome and skip:

@@ -1,0 +1,268 @@
+"""The training loop: sample problems, roll out, verify, credit, update, track, save."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from skpo.algorithms import get_algorithm
+from skpo.algorithms.base import Algorithm, StepContext
+from skpo.config import TrainConfig
+from skpo.curriculum import Sampler, priority
+from skpo.errors import ConfigError
+from skpo.policy.scoring import Row, score_rows
+from skpo.problems.base import Problem
+from skpo.rollout.types import Group, Sampling
+from skpo.trainer.batch import StepBatch, pad, step_batch
+from skpo.trainer.collect import Collector
+from skpo.trainer.report import failure_counts, rollout_metrics
+from skpo.trainer.run import Run
+from skpo.trainer.setup import Parts, build_parts
+
+
+@dataclass
+class TrainResult:
+    """How a run ended. Accuracies are held-out pass@1; None where the recipe has no held-out problems."""
+
+    before: float | None
+    after: float | None
+    best: float | None
+    out: Path
+    steps: int
+
+
+class Trainer:
+    """Trains one policy with one algorithm, as the recipe says.
+
+    config: the validated settings. resume: go on from the newest checkpoint in `config.out`. dry_run: replace the weights by a tiny
+    random model of the same architecture, keep everything else. quiet: plain lines in place of a live display.
+
+    Raises SkpoError subclasses for settings, problems, models and runs that can't be used.
+    """
+
+    def __init__(
+        self, config: TrainConfig, *, resume: bool = False, dry_run: bool = False, quiet: bool = False
+    ) -> None:
+        self.config, self.resume, self.dry_run, self.quiet = config, resume, dry_run, quiet
+        self.algorithm: Algorithm = make_algorithm(config)
+        self.step = 0  #: rollout steps done
+        self.totals: dict[str, float] = {"generated": 0, "trained": 0, "eval_generated": 0}
+
+    def train(self) -> TrainResult:
+        """Run (or go on) to the last step; returns accuracies before, after and best."""
+        with Run(self.config, resume=self.resume, quiet=self.quiet) as run:
+            parts = build_parts(self.config, self.algorithm, resume_from=run.resume_from, dry_run=self.dry_run)
+            try:
+                return self._train(run, parts)
+            finally:
+                parts.close()
+
+    def _train(self, run: Run, parts: Parts) -> TrainResult:
+        self.parts, self.run = parts, run
+        run.begin(parts, self.config)
+        self.sampler = make_sampler(self.config, self.algorithm, parts.problems)
+        self.collector = Collector(self.config, self.algorithm, parts, self.sampler)
+        if run.resume_from is not None:
+            self._load(run.resume_from)
+        run.open_logs(self.step)
+        run.progress.start(self.config.steps, self.step, str(self.config.out))
+        for note in parts.notes:
+            run.progress.note(note)
+        parts.engine.update_weights(None, self.step)
+        if self.step == 0 and run.resume_from is None and parts.heldout and self.config.eval.at_start:
+            run.record({"step": 0, **self._evaluate()})
+        while self.step < self.config.steps and not self._out_of_budget():
+            self._one_step()
+        if parts.accelerator.is_main_process:
+            run.finish()
+        return self._result()
+
+    def _out_of_budget(self) -> bool:
+        most = self.config.max_generated_tokens
+        return most is not None and self.totals["generated"] >= most
+
+    # ---- one step --------------------------------------------------------------------------------------------------
+
+    def _one_step(self) -> None:
+        begin = time.perf_counter()
+        rollout = self.collector.collect(self.step)
+        data = self._credit(rollout.groups)
+        scored = time.perf_counter()
+        state_metrics = self.algorithm.observe(
+            rollout.groups, StepContext(self.step, self.parts.updater.updates, self._score)
+        )
+        training = self.parts.updater.step(data, self.step) if data.samples else {}
+        self.parts.engine.update_weights(None, self.step + 1)
+        trained = time.perf_counter()
+
+        self.step += 1
+        generated = sum(g.generated_tokens for g in rollout.all_groups)
+        self.totals["generated"] += generated
+        self.totals["trained"] += training.get("tokens_trained", 0)
+        record: dict[str, Any] = {
+            "step": self.step,
+            **rollout_metrics(rollout.groups, self.algorithm.advantage_spread_roles),
+            **training,
+            **rollout.metrics,
+            **state_metrics,
+            "tokens_generated": generated,
+            "tokens_generated_total": self.totals["generated"],
+            "tokens_trained_total": self.totals["trained"],
+        }
+        if self.parts.recompute:
+            record["logp_deviation"] = self.deviation
+        if failures := failure_counts(rollout.all_groups):
+            record["verify_failures"] = failures
+        self._note_skips(record)
+        if self.run.rollouts is not None:
+            self.run.rollouts.write(self.step, rollout.all_groups)
+        if self._due(self.config.eval_every) and self.parts.heldout:
+            record |= self._evaluate()
+        total = time.perf_counter() - begin
+        record |= {
+            "seconds_rollout": rollout.seconds_rollout,
+            "seconds_verify": rollout.seconds_verify,
+            "seconds_train": trained - scored,
+            "seconds_other": total - rollout.seconds_rollout - rollout.seconds_verify - (trained - scored),
+            "seconds": total,
+            "tokens_per_second": generated / total,
+        }
+        self.run.record(record)
+        if self._due(self.config.checkpoint.every) or "eval_best" in record:
+            self._save()
+
+    def _credit(self, groups: Sequence[Group]) -> StepBatch:
+        """Rows, behaviour and reference log-probabilities, and advantages of the step."""
+        mask_truncated = getattr(self.algorithm.options, "overlong", "count") == "mask"
+        data = step_batch(groups, mask_truncated=mask_truncated)
+        if not data.samples:
+            return data
+        rows: list[Row] = [data.row(i) for i in range(len(data.samples))]
+        width = data.batch.mask.shape[1]
+        self.deviation: float | None = None
+        if self.parts.recompute or self.algorithm.needs_old_entropy:
+            logps, entropies = self._score_all(rows)
+            if self.parts.recompute:
+                new = pad(logps, width)
+                if not self.parts.sampling.truncated:
+                    self.deviation = float(((new - data.batch.old_logp) * data.batch.mask).abs().max())
+                data.batch.sampler_logp = data.batch.old_logp
+                data.batch.logp = data.batch.old_logp = new
+            data.batch.old_entropy = pad(entropies, width)
+        if self.algorithm.needs_reference:
+            with self.parts.reference() as reference:
+                data.batch.ref_logp = pad(self._score_all(rows, reference)[0], width)
+        data.advantages = self.algorithm.advantages(data.batch)
+        per_row = data.advantages if data.advantages.dim() == 1 else data.advantages.mean(-1)
+        for sample, advantage in zip(data.samples, per_row.tolist(), strict=True):
+            sample.info["advantage"] = advantage
+        return data
+
+    def _score_all(self, rows: Sequence[Row], model: Any = None) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        budget = self.config.optimizer.micro_batch_tokens
+        return score_rows(model or self.parts.model, rows, device=self.parts.accelerator.device, budget=budget)
+
+    def _score(self, pairs: Sequence[Row]) -> list[np.ndarray]:
+        return self._score_all(pairs)[0]
+
+    def _note_skips(self, record: dict[str, Any]) -> None:
+        if self.parts.updater.skipped_in_a_row:
+            self.run.progress.note(f"step {self.step}: a non-finite loss or gradient; its optimiser step was left out")
+            record["skipped_in_a_row"] = self.parts.updater.skipped_in_a_row
+
+    def _due(self, every: int) -> bool:
+        last = self.step >= self.config.steps or self._out_of_budget()
+        return last or (every > 0 and self.step % every == 0)
+
+    # ---- evaluation ------------------------------------------------------------------------------------------------
+
+    def _evaluate(self) -> dict[str, Any]:
+        """Held-out accuracy; remembers the best, and marks a record that is one."""
+        begin = time.perf_counter()
+        c = self.config.eval
+        sampling = Sampling(c.temperature, c.top_p, c.top_k)
+        result = self.collector.evaluate(
+            self.parts.heldout, c.samples, sampling, c.max_tokens or self.config.rollout.max_completion_tokens
+        )
+        metrics: dict[str, Any] = {**result.metrics(), "eval_seconds": time.perf_counter() - begin}
+        self.totals["eval_generated"] += result.generated_tokens
+        if self.run.scores.see(self.step, result.mean):
+            metrics["eval_best"] = True
+        return metrics
+
+    def _result(self) -> TrainResult:
+        scores = self.run.scores
+        return TrainResult(scores.first, scores.last, scores.best, Path(self.config.out), self.step)
+
+    # ---- saving ----------------------------------------------------------------------------------------------------
+
+    def _save(self) -> None:
+        state = {
+            "step": self.step,
+            "totals": self.totals,
+            "algorithm": self.algorithm.state_dict(),
+            "sampler": self.sampler.state_dict(),
+            "scores": self.run.scores.state_dict(),
+        }
+        self.run.save(self.step, self.parts, state)
+
+    def _load(self, path: Path) -> None:
+        state = self.run.load(path, self.parts)
+        self.step, self.totals = int(state["step"]), dict(state["totals"])
+        self.algorithm.load_state_dict(state["algorithm"])
+        self.sampler.load_state_dict(state["sampler"])
+        self.run.scores.load_state_dict(state["scores"])
+
+
+def make_algorithm(config: TrainConfig) -> Algorithm:
+    """The recipe's algorithm, with its options checked and the completion budget filled in."""
+    options = dict(config.algorithm)
+    if "name" not in options:
+        raise ConfigError('algorithm: no "name"; write algorithm: skpo, or algorithm: {name: skpo, ...options}')
+    algorithm = get_algorithm(str(options.pop("name")), **options)
+    algorithm.budget = config.rollout.max_completion_tokens
+    return algorithm
+
+
+def make_sampler(config: TrainConfig, algorithm: Algorithm, problems: Sequence[Problem]) -> Sampler:
+    """The recipe's problem sampling. A prioritised one needs values of problems: the algorithm's own tracker, else one beside it."""
+    if config.problems_per_step > len(problems):
+        raise ConfigError(
+            f"problems_per_step={config.problems_per_step}, but there are only {len(problems)} training problems; lower it, or load more"
+        )
+    kind = algorithm.curriculum if config.curriculum == "auto" else config.curriculum
+    if kind == "uniform":
+        return Sampler(problems, config.seed)
+    if algorithm.problem_weight(problems[0].id) is not None:
+        return Sampler(problems, config.seed, lambda key: algorithm.problem_weight(key) or 0.0)
+    return TrackedSampler(problems, config.seed)
+
+
+class TrackedSampler(Sampler):
+    """Prioritised sampling for an algorithm that keeps no values itself: its own tracker of each problem's success rate."""
+
+    def __init__(self, problems: Sequence[Problem], seed: int) -> None:
+        from skpo.credit import Tracker
+
+        self.values = Tracker()
+        super().__init__(problems, seed, lambda key: priority(self.values.value(key)))
+
+    def observe(self, groups: Sequence[Group], optimizer_step: int) -> None:
+        """Take each problem's share of correct completions in."""
+        for group in groups:
+            if group.completions:
+                self.values.update(
+                    group.problem.id, float(np.mean([s.correct for s in group.completions])), step=optimizer_step
+                )
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"values": self.values.state_dict()}
+
+    def load_state_dict(self, state: Any) -> None:
+        super().load_state_dict(state)
+        self.values.load_state_dict(state["values"])

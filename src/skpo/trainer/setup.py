@@ -1,0 +1,188 @@
+"""Builds what a run works with: policy, engine, verifiers, problems, optimiser."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from skpo.algorithms.base import Algorithm
+from skpo.config import OptimizerConfig, TrainConfig
+from skpo.errors import ConfigError
+from skpo.policy.loading import LoadedPolicy, load_policy
+from skpo.policy.prompts import PromptRenderer
+from skpo.policy.scoring import ScoringModel
+from skpo.problems import load_problems
+from skpo.problems.base import Problem
+from skpo.rollout.types import Engine, Sampling
+from skpo.trainer.update import Updater
+from skpo.verifiers.pool import VerifierPool
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+
+@dataclass
+class Parts:
+    """Everything that a run's loop uses. model: the prepared `ScoringModel`; recompute: score behaviour log-probabilities again."""
+
+    accelerator: Accelerator
+    policy: LoadedPolicy
+    renderer: PromptRenderer
+    model: torch.nn.Module
+    engine: Engine
+    pool: VerifierPool
+    updater: Updater
+    problems: list[Problem]
+    heldout: list[Problem]
+    sampling: Sampling
+    recompute: bool
+    reference_model: torch.nn.Module | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def reference(self) -> Iterator[torch.nn.Module]:
+        """The frozen starting policy as a scoring model: a copy, or this model with its adapters off."""
+        if self.reference_model is not None:
+            yield self.reference_model
+        else:
+            with self.policy.model.disable_adapter():
+                yield self.model
+
+    def close(self) -> None:
+        """End workers and free the engine."""
+        self.engine.close()
+        self.pool.close()
+
+
+def build_parts(
+    config: TrainConfig, algorithm: Algorithm, *, resume_from: Path | None = None, dry_run: bool = False
+) -> Parts:
+    """Load and wire everything. `resume_from`: a checkpoint whose weights replace the recipe's starting model."""
+    from accelerate import Accelerator
+
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    accelerator = Accelerator(
+        mixed_precision="bf16" if config.optimizer.precision == "bf16" else "no",
+        log_with=config.track,
+        project_dir=str(config.out),
+    )
+    if resume_from is not None:
+        start = config.model.model_copy(update={"path": str(resume_from / "model")})
+        policy = load_policy(start, seed=config.seed)
+    else:
+        policy = load_policy(config.model, dry_run=dry_run, seed=config.seed)
+    if config.optimizer.gradient_checkpointing:
+        policy.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    policy.model.train()  # dropout is off; gradient checkpointing works in training mode only
+    policy.model.to(accelerator.device)
+    renderer = PromptRenderer(policy.tokenizer, config.model, policy.chat)
+    problems, heldout, notes = read_problems(config, renderer)
+    scoring = ScoringModel(policy.model, temperature=config.rollout.temperature, chunk=config.optimizer.logit_chunk)
+    optimizer = torch.optim.AdamW(
+        [p for p in policy.model.parameters() if p.requires_grad],
+        lr=config.optimizer.lr, betas=config.optimizer.betas, eps=config.optimizer.eps, weight_decay=config.optimizer.weight_decay,
+    )  # fmt: skip
+    updates = config.steps * config.optimizer.mini_batches * config.optimizer.epochs
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule(config.optimizer, updates))
+    model, optimizer = accelerator.prepare(scoring, optimizer)
+    sampling = Sampling(config.rollout.temperature, config.rollout.top_p, config.rollout.top_k)
+    return Parts(
+        accelerator=accelerator,
+        policy=policy,
+        renderer=renderer,
+        model=model,
+        engine=build_engine(config, policy, accelerator.device),
+        pool=VerifierPool(
+            workers=config.verify.workers, deadline=config.verify.deadline, memory_mb=config.verify.memory_mb
+        ),
+        updater=Updater(accelerator, model, optimizer, scheduler, config.optimizer, algorithm, config.seed),
+        problems=problems,
+        heldout=heldout,
+        sampling=sampling,
+        recompute=must_recompute(config, sampling),
+        reference_model=reference_model(config, algorithm, accelerator, dry_run),
+        notes=[*policy.notes, *notes],
+    )
+
+
+def build_engine(config: TrainConfig, policy: LoadedPolicy, device: torch.device) -> Engine:
+    """The recipe's rollout engine."""
+    if config.rollout.engine != "embedded":
+        raise ConfigError(
+            f"rollout.engine={config.rollout.engine} is not available in this version; use rollout.engine=embedded"
+        )
+    from skpo.rollout.embedded import EmbeddedEngine
+
+    return EmbeddedEngine(
+        policy.model,
+        eos_ids=policy.eos_ids,
+        slots=config.rollout.slots,
+        max_cache_tokens=config.rollout.max_cache_tokens,
+        device=device,
+    )
+
+
+def must_recompute(config: TrainConfig, sampling: Sampling) -> bool:
+    """Whether the trainer scores behaviour log-probabilities itself: where the engine's belong to a truncated distribution or
+    come from another precision."""
+    if config.optimizer.old_logp == "auto":
+        return sampling.truncated or config.optimizer.precision != "fp32" or config.model.dtype != "float32"
+    if config.optimizer.old_logp == "engine" and sampling.truncated:
+        raise ConfigError(
+            "optimizer.old_logp=engine needs rollout.top_p=1 and rollout.top_k=0: the trainer scores under the whole softmax, the "
+            "engine's log-probabilities would be of a truncated one. Use optimizer.old_logp=auto."
+        )
+    return config.optimizer.old_logp == "recompute"
+
+
+def reference_model(
+    config: TrainConfig, algorithm: Algorithm, accelerator: Accelerator, dry_run: bool
+) -> torch.nn.Module | None:
+    """A frozen copy of the *starting* policy, where the algorithm needs one and no adapters can be switched off for it."""
+    if not algorithm.needs_reference or config.model.lora is not None:
+        return None
+    start = load_policy(config.model, dry_run=dry_run, seed=config.seed).model.to(accelerator.device)
+    start.requires_grad_(False)
+    return ScoringModel(start.eval(), temperature=config.rollout.temperature, chunk=config.optimizer.logit_chunk)
+
+
+def read_problems(config: TrainConfig, renderer: PromptRenderer) -> tuple[list[Problem], list[Problem], list[str]]:
+    """(training problems, held-out problems, notes). Raises ConfigError where the two share a problem."""
+    c, notes = config.problems, []
+    keys = {"prompt_key": c.prompt_key, "answer_key": c.answer_key, "verifier": c.verifier}
+    problems = load_problems(c.train, limit=c.limit, **keys)
+    if c.max_prompt_tokens is not None:
+        short = [p for p in problems if len(renderer.prompt_ids(p)) <= c.max_prompt_tokens]
+        if len(short) < len(problems):
+            notes.append(
+                f"{len(problems) - len(short)} of {len(problems)} training problems left out: prompt over {c.max_prompt_tokens} tokens"
+            )
+        problems = short
+    heldout = load_problems(c.heldout, limit=config.eval.limit, **keys) if c.heldout else []
+    shared = {p.text for p in problems} & {p.text for p in heldout}
+    if shared:
+        raise ConfigError(
+            f"{len(shared)} problems are both in problems.train and in problems.heldout, one of them: {min(shared)[:80]!r}"
+        )
+    return problems, heldout, notes
+
+
+def schedule(config: OptimizerConfig, updates: int) -> Callable[[int], float]:
+    """Factor on the learning rate at an optimiser step: linear warm-up, then constant, linear to 0 or a half cosine to 0."""
+
+    def factor(update: int) -> float:
+        if update < config.warmup_steps:
+            return (update + 1) / config.warmup_steps
+        if config.schedule == "constant":
+            return 1.0
+        progress = min(1.0, (update - config.warmup_steps) / max(1, updates - config.warmup_steps))
+        return 1 - progress if config.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * progress))
+
+    return factor
