@@ -126,3 +126,16 @@ class TestSettingsPage:
     def test_has_every_setting(self) -> None:
         text = page()
         assert all(f"`{key}`" in text for key, _ in iter_fields())
+
+
+@pytest.mark.parametrize("algorithm", list_algorithms(), ids=lambda a: a.name)
+def test_readme_has_every_algorithm(algorithm: Any) -> None:
+    link = f"[{algorithm.arxiv}](https://arxiv.org/abs/{algorithm.arxiv})"
+    row = f"| `{algorithm.name}` | {link} | {algorithm.summary} |"
+    assert row in (ROOT / "README.md").read_text().splitlines()
+
+
+@pytest.mark.parametrize("recipe", sorted(path.stem for path in (ROOT / "src/skpo/recipes").glob("*.yaml")))
+def test_documents_have_every_recipe(recipe: str) -> None:
+    assert f"[{recipe}](src/skpo/recipes/{recipe}.yaml)" in (ROOT / "README.md").read_text()
+    assert f"| `{recipe}` |" in (ROOT / "docs/recipes.md").read_text()

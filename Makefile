@@ -1,0 +1,39 @@
+# make train: install, then train the main recipe.   make test: install, then run the tests.
+# PYTHON: interpreter that makes the environment (3.11 or later).   VENV: where it is.
+
+PYTHON ?= python3
+VENV ?= .venv
+TORCH ?= torch==2.13.0
+PYTEST_ARGS ?=
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: train test lint check docs install clean
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet "$(TORCH)"
+	$(BIN)/python -m pip install --quiet -e ".[dev]"
+	touch $(STAMP)
+
+train: $(STAMP)  ## a run that was stopped goes on; a finished one prints its result
+	$(BIN)/skpo train recipes/chain.yaml
+
+test: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/rumdl check .
+
+check: lint test
+
+docs: $(STAMP)
+	$(BIN)/python -m skpo.cli.settings_doc > docs/settings.md
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
