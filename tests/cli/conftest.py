@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from command_line import Invoke, Outcome
 
 import skpo.trainer
 from skpo.cli import main
-
-Invoke = Callable[..., "Outcome"]
-
-
-@dataclass
-class Outcome:
-    code: int
-    out: str
-    err: str
 
 
 @pytest.fixture
