@@ -25,11 +25,15 @@ class Verifier(Protocol):
     def check_gold(self, answer: Any) -> None: ...
 
 
+class BadValueError(ValueError):
+    """A verifier got, or returned, something that is no finite number."""
+
+
 class BaseVerifier:
     """A verifier in two parts: `quick` runs in the caller's process, `slow` only in a worker that can be killed.
 
     name:    the name it was asked for by, under which a worker builds its own copy.
-    preload: modules that `slow` needs; they are imported once, before workers are made, outside of any deadline.
+    preload: modules that `slow` needs (or `module:function` to call); imported once, before any worker is made.
     """
 
     preload: tuple[str, ...] = ()
@@ -40,6 +44,13 @@ class BaseVerifier:
     def quick(self, completion: str, answer: Any) -> float | None:
         """Score where it takes microseconds and can't hang; None where only `slow` can tell."""
         return None
+
+    def prepare(self) -> None:
+        """Get ready before the first score: let helper processes import in the background what `slow` will need."""
+        if self.preload:
+            from skpo.verifiers.nursery import shared
+
+            shared().warm(self.preload)
 
     def load(self) -> None:
         """Import what `slow` needs; runs in the worker, may raise."""

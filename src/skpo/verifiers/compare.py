@@ -11,6 +11,7 @@ Symbolic = Callable[[Shape, Shape], bool]
 """(gold, prediction) -> equal, for two relations or for a pair with at least one formula in it."""
 
 UNORDERED = ("list", "set")
+PRINTED_DIGITS = 15
 MIN_DIGITS_GOLD = 6
 MIN_DIGITS_PREDICTION = 10
 
@@ -36,7 +37,7 @@ def approximation(gold: Number, value: Fraction) -> bool:
     if gold.digits < MIN_DIGITS_GOLD:
         return False
     slack = Fraction(1, 2 * 10**gold.places)
-    if gold.digits >= 15:
+    if gold.digits >= PRINTED_DIGITS:
         slack = max(slack, abs(gold.value) / 10**9)
     return abs(gold.value - value) <= slack
 
@@ -123,7 +124,7 @@ def _proportional(gold: Group, prediction: Group) -> bool:
 
 def _leaves(gold: Shape, prediction: Shape, symbolic: Symbolic) -> bool:
     if isinstance(gold, Number) and isinstance(prediction, Number):
-        return _same_number(gold, prediction)
+        return same_number(gold, prediction)
     if isinstance(gold, Based) or isinstance(prediction, Based):
         based, other = (gold, prediction) if isinstance(gold, Based) else (prediction, gold)
         return isinstance(other, Number) and isinstance(based, Based) and str(other.value) == based.digits
@@ -138,7 +139,7 @@ def _other_unit(one: str, other: str) -> bool:
     return bool(one and other and one != other)
 
 
-def _same_number(gold: Number, prediction: Number) -> bool:
+def same_number(gold: Number, prediction: Number) -> bool:
     if _other_unit(gold.unit, prediction.unit):
         return False
     values = {prediction.value}
@@ -146,5 +147,5 @@ def _same_number(gold: Number, prediction: Number) -> bool:
         values.add(prediction.value * 100 if gold.percent else prediction.value / 100)
     if gold.value in values:
         return True
-    rounded = not prediction.digits or prediction.digits >= gold.digits
+    rounded = not prediction.digits or prediction.digits >= gold.digits or gold.digits >= PRINTED_DIGITS
     return rounded and any(approximation(gold, value) for value in values)

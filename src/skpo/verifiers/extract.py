@@ -6,7 +6,10 @@ All scans are linear in the length of the text; no pattern here can backtrack fo
 from __future__ import annotations
 
 import re
+from collections import deque
 
+TAIL = 4000
+_NEAR = 600
 _BRACES = re.compile(r"\\(?:boxed|fbox|framebox)\s*\{|\\.|[{}]", re.DOTALL)
 _BOX = re.compile(r"\\(?:boxed|fbox|framebox)\b")
 _BETWEEN_BOXES = re.compile(r"(?:[\s,;$&~]|\\q?quad|\\[,;:! ()\[\]]|\\text\s*\{\s*(?:and|or)\s*\}|\b(?:and|or)\b)+")
@@ -22,7 +25,7 @@ _PERCENT_AFTER = re.compile(r"\s{0,4}(?:\\?%|percent\b|per cent\b)", re.IGNORECA
 _SENTENCE_END = re.compile(r"\n|[.;!?](?=\s|$|\*)")
 _NUMBER = re.compile(
     r"(?<![\w.\\])[-+−]?(?:\\frac\s{0,2}\{-?\d+\}\s{0,2}\{-?\d+\}|(?:\d{1,3}(?:,\d{3})+(?![\d,]*\d)|\d+)?(?:\.\d+|(?<=\d))"
-    r"(?:[eE][-+]?\d+)?(?:\s{0,2}\\frac\s{0,2}\{\d+\}\s{0,2}\{\d+\}| \d+\s{0,2}/\s{0,2}\d+|\s{0,2}/\s{0,2}\d+(?![\d.]))?)"
+    r"(?:[eE][-+]?\d+)?(?:\s{0,2}\\frac\s{0,2}\{\d+\}\s{0,2}\{\d+\}| \d+\s{0,2}/\s{0,2}\d+|\s{0,2}/\s{0,2}\d+(?!\d|\.\d))?)"
     r"(?:\s{0,2}(?:\\?%|percent\b|per cent\b))?"
 )
 # A word that ends the mathematical start of a sentence: at least two letters, not a command, not a connective.
@@ -82,9 +85,7 @@ def after_thinking(text: str) -> str:
 
 def after_mark(text: str) -> str | None:
     """Everything after the last "answer is" or "answer:" (any case), or None."""
-    last = None
-    for last in _ANSWER_MARK.finditer(text):
-        pass
+    last = _last(_ANSWER_MARK, text)
     return None if last is None else text[last.end() :]
 
 
@@ -96,10 +97,11 @@ def tagged(text: str) -> str | None:
 
 def last_number(text: str) -> str | None:
     """The last number of a text as it is written (fraction, mixed number and percent sign included), or None."""
-    last = None
-    for match in _NUMBER.finditer(text):
-        if match.group().strip("+-− "):
-            last = match
+    if len(text) > 2 * _NEAR:
+        near = _last(_NUMBER, text, len(text) - _NEAR)
+        if near is not None and near.start() > len(text) - _NEAR + 100:
+            return near.group()
+    last = _last(_NUMBER, text)
     return None if last is None else last.group()
 
 
@@ -115,6 +117,7 @@ def final_answer(completion: str) -> str | None:
 
     Order: last complete box (an unclosed box alone is no answer); `<answer>` tag; `#### 42`; last final-answer phrase;
     the whole text where it is nothing but mathematics or one word; the last formula or number, whichever comes later.
+    Without a box, tag or `####`, only the last 4,000 characters count.
     """
     text = after_thinking(completion)
     boxed = last_box(text)
@@ -127,9 +130,8 @@ def final_answer(completion: str) -> str | None:
         return inside.strip() or None
     if "####" in text:
         return text.rpartition("####")[2].strip().split("\n", 1)[0] or None
-    last = None
-    for last in _PHRASE.finditer(text):
-        pass
+    text = text[-TAIL:]
+    last = _last(_PHRASE, text)
     if last is not None:
         stated = stated_answer(sentence(text[last.end() :]))
         if stated:
@@ -154,9 +156,7 @@ def bare_answer(text: str) -> str | None:
         return text
     if len(text) <= 40 and re.fullmatch(r"[A-Za-z]+[.!]?", text):
         return text
-    formula = None
-    for formula in _MATH.finditer(text):
-        pass
+    formula = _last(_MATH, text)
     if formula is not None:
         later = last_number(text[formula.end() :])
         return later if later is not None else _with_percent(text, formula)
@@ -167,3 +167,8 @@ def bare_answer(text: str) -> str | None:
 def _with_percent(text: str, formula: re.Match[str]) -> str:
     inner = next(group for group in formula.groups() if group is not None)
     return inner + "%" if _PERCENT_AFTER.match(text, formula.end()) else inner
+
+
+def _last(pattern: re.Pattern[str], text: str, start: int = 0) -> re.Match[str] | None:
+    found = deque(pattern.finditer(text, start), maxlen=1)
+    return found[0] if found else None

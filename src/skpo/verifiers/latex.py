@@ -29,10 +29,10 @@ _SPACING = re.compile(
 _RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
-        (r"\\\$|\$|\\[()\[\]]", ""),
+        (r"(?<!\\)\\\$|\$|(?<!\\)\\[()\[\]]", ""),
         (r"(?<=\d)\s*(?:\{,\}|,\s*\\!|\\,)\s*(?=\d{3}(?!\d))", ","),
-        (r"\\[,!]|\\hspace\{[^{}]*\}|\\nobreak(?![a-z])", ""),
-        (r"\\[;:> ]|~|\\q?quad(?![a-z])", " "),
+        (r"(?<!\\)\\[,!]|\\hspace\{[^{}]*\}|\\nobreak(?![a-z])", ""),
+        (r"(?<!\\)\\[;:> ]|~|\\q?quad(?![a-z])", " "),
         (r"\{,\}", ","),
         (r"\\[dtc]frac(?![a-z])", r"\\frac"),
         (r"\\frac\s*([0-9a-zA-Z])\s*([0-9a-zA-Z])", r"\\frac{\1}{\2}"),
@@ -42,7 +42,10 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"\\sqrt\s*([0-9a-zA-Z])", r"\\sqrt{\1}"),
         (r"\bsqrt\s*\(([^()]*)\)", r"\\sqrt{\1}"),
         (r"\\%|\s*\b(?:percent|per cent)\b|\\text\{\s*(?:percent|per cent|%)\s*\}", "%"),
-        (r"\s*(?:\^\s*\{?\s*\\circ\s*\}?|\\degree(?![a-z])|\bdegrees?\b|\\text\{\s*deg(?:rees?)?\s*\})", r"\\text{deg}"),
+        (
+            r"\s*(?:\^\s*\{?\s*\\circ\s*\}?|\\degree(?![a-z])|\bdegrees?\b|\\text\{\s*deg(?:rees?)?\s*\})",
+            r"\\text{deg}",
+        ),
         (r"\\le(?:q|qslant)(?![a-z])|<=", r"\\le "),
         (r"\\ge(?:q|qslant)(?![a-z])|>=", r"\\ge "),
         (r"\\neq(?![a-z])|!=", r"\\ne "),

@@ -28,18 +28,13 @@ class _NeedsSymbolicError(Exception):
 class MathVerifier(BaseVerifier):
     """Compares the final answer of a completion (`extract.final_answer`) with the gold answer."""
 
-    preload = ("skpo.verifiers.symbolic", "math_verify")
+    preload = ("skpo.verifiers.symbolic:load",)
 
     def quick(self, completion: str, answer: Any) -> float | None:
         try:
             return self._judge(completion, answer, _undecided)
         except _NeedsSymbolicError:
             return None
-
-    def load(self) -> None:
-        from skpo.verifiers import symbolic
-
-        symbolic.load()
 
     def slow(self, completion: str, answer: Any, columns: Columns, prompt: Any) -> float | None:
         from skpo.verifiers import symbolic
@@ -66,10 +61,12 @@ class MathVerifier(BaseVerifier):
         text = answer if isinstance(answer, str) else gold_text(answer, self.name)
         if found == text:
             return 1.0
+        if found.isdigit() and text.isdigit() and found.isascii() and text.isascii():
+            return float(found.lstrip("0") == text.lstrip("0"))
         gold, shape = _gold(text)
         if not gold:
             return 0.0
-        prediction = clean(found)
+        prediction, predicted = _prediction(found)
         if gold == prediction:
             return 1.0
         letter = _GOLD_LETTER.fullmatch(gold)
@@ -77,7 +74,7 @@ class MathVerifier(BaseVerifier):
             chosen = _LETTER.fullmatch(prediction)
             if chosen:
                 return float(next(group for group in chosen.groups() if group).upper() == letter[1])
-        return float(equal(shape, _shape(prediction), symbolic))
+        return float(equal(shape, predicted, symbolic))
 
 
 def _undecided(gold: Shape, prediction: Shape) -> bool:
@@ -97,5 +94,6 @@ def _gold(text: str) -> tuple[str, Shape]:
 
 
 @lru_cache(maxsize=8192)
-def _shape(prediction: str) -> Shape:
-    return parse(prediction)
+def _prediction(found: str) -> tuple[str, Shape]:
+    prediction = clean(found)
+    return prediction, parse(prediction)

@@ -109,7 +109,7 @@ class _Reader:
         return self.tokens[self.position][0] if self.position < len(self.tokens) else ""
 
     def take(self, kind: str = "") -> str:
-        if kind and self.peek() != kind or self.position >= len(self.tokens):
+        if (kind and self.peek() != kind) or self.position >= len(self.tokens):
             raise _NotRationalError
         self.position += 1
         return self.tokens[self.position - 1][1]

@@ -21,9 +21,13 @@ _NAME = re.compile(
     r"(?:[A-Za-z]|\\[a-z]+|\\text\{[^{}]*\}|[A-Za-z]{2,12})(?:_\{?\w+\}?)?'*(?:\^\{?(?:-1|\\prime|')\}?)?(?: ?\([A-Za-z, ]*\))?"
 )
 _WORDS = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}")
-_FUNCTIONS = frozenset("sin cos tan sec csc cot log exp sqrt lim max min gcd lcm mod det arcsin arccos arctan".split())
+_FUNCTIONS = frozenset(
+    re.split(
+        " ", "sin cos tan sec csc cot log exp sqrt lim max min gcd lcm mod det arcsin arccos arctan sinh cosh tanh"
+    )
+)
 _UNIT = re.compile(
-    r"(?P<head>.*[\d)}%]) ?(?:\\text\{(?P<text>[^{}]*)\}|(?P<word> ?[A-Za-z]{3,}(?: [A-Za-z]{2,})*\.?"
+    r"(?P<head>.*(?:[\d)}%]|\\pi)) ?(?:\\text\{(?P<text>[^{}]*)\}|(?P<word> ?[A-Za-z]{3,}(?: [A-Za-z]{2,})*\.?"
     r"|(?:mm|cm|dm|km|kg|mg|ml|mL|ft|in|hr|hrs|min|mph|am|pm|sec|Hz|deg| [mgsLhNJW])))(?:\^\{?[23]\}?)?"
 )
 _CURRENCY = re.compile(r"(?:USD|EUR|GBP|Rs\.?) ?(?=\d)|(?<=\d) ?(?:USD|EUR|GBP)$")
@@ -197,7 +201,7 @@ _CELL = re.compile(r"&")
 
 
 def _assigned(text: str, depth: int) -> Shape | None:
-    if "=" not in text and r"\in" not in text or r"\forall" in text:
+    if ("=" not in text and r"\in" not in text) or r"\forall" in text:
         return None
     sides = split(text, _EQUALS)
     if len(sides) < 2 or not all(side.strip() for side in sides):
@@ -288,7 +292,7 @@ def _bracketed(text: str, depth: int) -> Shape | None:
         inner, kind = text[1:-1], text[0] + text[-1]
     else:
         return None
-    items = [item for item in split(inner, re.compile(r"[,;]"))]
+    items = split(inner, re.compile(r"[,;]"))
     if kind != "set" and len(items) < 2:
         return parse(inner, depth + 1) if kind == "()" and re.search(r"[A-Za-z\d]", inner) else None
     if kind == "set" and (":" in inner or r"\mid" in inner or "|" in inner):
@@ -326,7 +330,9 @@ def _ratio(text: str, depth: int) -> Shape | None:
     parts = [part.strip() for part in split(text, _COLON)] if ":" in text else []
     if len(parts) < 2 or not all(re.search(r"[\dA-Za-z]", part) for part in parts):
         return None
-    if any(re.fullmatch(r"\d\d", part) and not int(part) for part in parts[1:]) or any(_is_text(part) for part in parts):
+    if any(re.fullmatch(r"\d\d", part) and not int(part) for part in parts[1:]) or any(
+        _is_text(part) for part in parts
+    ):
         return Text(squeeze(text))
     return Group("ratio", tuple(parse(part, depth + 1) for part in parts))
 

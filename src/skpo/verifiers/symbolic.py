@@ -6,6 +6,7 @@ Two expressions are equal when they agree to 15 digits at fixed points, positive
 
 from __future__ import annotations
 
+import logging
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
@@ -20,7 +21,8 @@ POINTS = 6
 
 def load() -> None:
     """Import and warm up what a comparison needs (about half a second of CPU time)."""
-    _expression("x+1")
+    logging.getLogger("math_verify").setLevel(logging.ERROR)
+    same_value(_expression(r"\frac{x+1}{2}-\sqrt{3}\pi"), _expression(r"2^{x}\sin(x)"))
 
 
 def compare(gold: Shape, prediction: Shape) -> bool:
