@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from command_line import Invoke, Outcome
+from cli.command_line import Invoke, Outcome
 
 import skpo.trainer
 from skpo.cli import main

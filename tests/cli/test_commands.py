@@ -9,7 +9,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from command_line import Invoke
+from cli.command_line import Invoke
 
 from skpo.algorithms import list_algorithms
 from skpo.cli.algorithms import option_rows

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import Invoke
+from cli.command_line import Invoke
 
 
 def test_recipe_and_overrides_reach_the_trainer(invoke: Invoke, calls: list[Any]) -> None:
