@@ -86,6 +86,7 @@ def chain_model(vocabulary: int) -> LlamaForCausalLM:
         num_key_value_heads=4,
         max_position_embeddings=512,
         tie_word_embeddings=False,
+        initializer_range=0.08,  # with the usual 0.02 the look-up of labels is not learned in this time
         bos_token_id=None,
         eos_token_id=1,
         pad_token_id=0,
