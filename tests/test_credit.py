@@ -190,9 +190,9 @@ def test_reliability_of_pure_noise_is_zero() -> None:
 
 
 def test_unknown_names_and_options() -> None:
-    with pytest.raises(ConfigError, match='unknown algorithm "grp".*Did you mean "grpo"'):
+    with pytest.raises(ConfigError, match=r'unknown algorithm "grp".*Did you mean "grpo"'):
         get_algorithm("grp")
     with pytest.raises(
-        ConfigError, match='algorithm grpo: unknown option "clip_hi".*Did you mean "clip_high".*Known: .*beta'
+        ConfigError, match=r'algorithm grpo: unknown option "clip_hi".*Did you mean "clip_high".*Known: .*beta'
     ):
         get_algorithm("grpo", clip_hi=1)

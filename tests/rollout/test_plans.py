@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support import vectors
 from scripted import TextlessRenderer, drive, sample
+from support import vectors
 
 from skpo import get_algorithm
 from skpo.problems.base import Problem

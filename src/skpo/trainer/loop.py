@@ -123,7 +123,7 @@ class Trainer:
             self.run.rollouts.write(self.step, rollout.all_groups)
         if self._due(self.config.eval_every) and self.parts.heldout:
             record |= self._evaluate()
-        total = time.perf_counter() - begin
+        total = time.perf_counter() - begin - record.get("eval_seconds", 0.0)
         record |= {
             "seconds_rollout": rollout.seconds_rollout,
             "seconds_verify": rollout.seconds_verify,

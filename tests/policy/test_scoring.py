@@ -1,0 +1,100 @@
+"""Log-probabilities with gradient: equal to the model's own softmax, whatever the packing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from support import tiny_model
+
+from skpo.policy.scoring import PackedRows, ScoringModel, budget_batches, score_rows
+
+ROWS = [((3, 4, 5), np.array([6, 7, 8, 9])), ((3,), np.array([2])), ((11, 12, 13, 14, 15, 16), np.array([1, 2]))]
+
+
+def reference(model: torch.nn.Module, temperature: float) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """(log-probability, entropy) of each row from one full forward pass a row."""
+    out = []
+    for context, tokens in ROWS:
+        ids = torch.tensor([[*context, *tokens.tolist()]])
+        logits = model(input_ids=ids).logits[0, len(context) - 1 : -1].float() / temperature
+        full = torch.log_softmax(logits, -1)
+        picked = full.gather(-1, torch.tensor(tokens)[:, None])[:, 0]
+        out.append((picked, -(full.exp() * full).sum(-1)))
+    return out
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("budget", [1, 12, 1000])
+def test_equal_to_the_models_own_softmax(family: str, temperature: float, budget: int) -> None:
+    model = tiny_model(family)
+    logps, entropies = score_rows(
+        ScoringModel(model, temperature=temperature, chunk=3), ROWS, device="cpu", budget=budget
+    )
+    with torch.no_grad():
+        for logp, entropy, (expected, expected_entropy) in zip(
+            logps, entropies, reference(model, temperature), strict=True
+        ):
+            torch.testing.assert_close(torch.tensor(logp), expected, atol=1e-5, rtol=0)
+            torch.testing.assert_close(torch.tensor(entropy), expected_entropy, atol=1e-5, rtol=0)
+
+
+def test_recomputed_chunks_give_the_same_gradient(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model(family)
+    packed = PackedRows.from_rows(ROWS, pad=5)
+    weights = torch.linspace(-1, 1, len(packed.target))
+    gradients = []
+    for limit in (1 << 30, 0):
+        monkeypatch.setattr("skpo.policy.scoring.RECOMPUTE_ABOVE", limit)
+        logp, _ = ScoringModel(model, chunk=2)(packed.input_ids, packed.place, packed.target)
+        gradients.append(torch.autograd.grad((logp * weights).sum(), list(model.parameters()), allow_unused=True))
+    expected = torch.autograd.grad(
+        (torch.cat([logp for logp, _ in reference(model, 1.0)]) * weights).sum(),
+        list(model.parameters()),
+        allow_unused=True,
+    )
+    for plain, recomputed, full in zip(*gradients, expected, strict=True):
+        if full is not None:
+            torch.testing.assert_close(plain, full, atol=1e-5, rtol=1e-4)
+            torch.testing.assert_close(recomputed, plain, atol=1e-6, rtol=1e-5)
+
+
+def test_padded_form() -> None:
+    packed = PackedRows.from_rows(ROWS)
+    values = torch.arange(1.0, 8.0)
+    expected = torch.tensor([[1.0, 2, 3, 4], [5, 0, 0, 0], [6, 7, 0, 0]])
+    torch.testing.assert_close(packed.padded(values), expected)
+
+
+def test_heads_that_scale_their_logits_use_the_models_own_code() -> None:
+    """Gemma-2 caps its final logits: hidden states times the output matrix would be another distribution."""
+    import transformers
+
+    torch.manual_seed(0)
+    config = transformers.Gemma2Config(
+        vocab_size=67, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=8, final_logit_softcapping=0.05, attn_implementation="eager",
+    )  # fmt: skip
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    logps, _ = score_rows(ScoringModel(model), ROWS, device="cpu", budget=100)
+    with torch.no_grad():
+        for logp, (expected, _) in zip(logps, reference(model, 1.0), strict=True):
+            torch.testing.assert_close(torch.tensor(logp), expected, atol=1e-5, rtol=0)
+
+
+def test_budget_batches() -> None:
+    assert budget_batches([3, 10, 4, 5], 10) == [[1], [3, 2], [0]]  # 5 + 4 padded to 5 + 5
+    assert budget_batches([30, 2], 10) == [[0], [1]]  # longer than the budget: alone
+    assert budget_batches([], 10) == []
+
+
+def test_lora_is_scored_through_its_adapters() -> None:
+    import peft
+
+    model = peft.get_peft_model(
+        tiny_model("llama"), peft.LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False)
+    )
+    logps, _ = score_rows(ScoringModel(model), ROWS, device="cpu", budget=100)
+    with torch.no_grad():
+        for logp, (expected, _) in zip(logps, reference(model, 1.0), strict=True):
+            torch.testing.assert_close(torch.tensor(logp), expected, atol=1e-5, rtol=0)
