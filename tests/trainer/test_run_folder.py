@@ -298,10 +298,11 @@ class TestProgress:
     def test_other_processes_are_silent(self) -> None:
         assert shown(terminal=True, main=False) == shown(terminal=False, main=False) == ""
 
-    def test_resumed(self) -> None:
+    @pytest.mark.parametrize(("done", "words"), [(10, "goes on after step 10 of 45"), (45, "complete")])
+    def test_resumed(self, done: int, words: str) -> None:
         out = io.StringIO()
-        Progress(console=Console(file=out, width=80)).start(45, 10, "runs/a")
-        assert out.getvalue() == "runs/a: goes on after step 10 of 45\n"
+        Progress(console=Console(file=out, width=80)).start(45, done, "runs/a")
+        assert out.getvalue() == f"runs/a: {words}\n"
 
     def test_sparkline_and_duration(self) -> None:
         assert sparkline([0.0, 0.5, 0.99, 1.0]) == "▁▅██"

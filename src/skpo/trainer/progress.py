@@ -47,7 +47,8 @@ class Progress:
         if not self.main:
             return
         if self.plain:
-            self._print(f"{run}: {f'goes on after step {done} of {total}' if done else f'{total} steps'}")
+            start = f"goes on after step {done} of {total}" if done else f"{total} steps"
+            self._print(f"{run}: {'complete' if done >= total else start}")
             return
         from rich.live import Live
 
