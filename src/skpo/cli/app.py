@@ -8,6 +8,7 @@ import typer
 
 from skpo import __version__
 from skpo.cli.algorithms import algorithms
+from skpo.cli.compare import compare
 from skpo.cli.doctor import doctor
 from skpo.cli.evaluate import evaluate
 from skpo.cli.train import train
@@ -21,6 +22,7 @@ app = typer.Typer(
 )
 app.command()(train)
 app.command(name="eval")(evaluate)
+app.command()(compare)
 app.command()(algorithms)
 app.command()(doctor)
 
