@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -68,7 +68,9 @@ class TokenBatch:
 
     def rows(self, index: Tensor) -> TokenBatch:
         """The rows that `index` (integers or booleans, [N]) picks; `accuracy` and `totals` stay the whole batch's."""
-        picked = {f.name: v[index] for f in fields(self) if isinstance(v := getattr(self, f.name), Tensor)}
+        picked: dict[str, Any] = {
+            f.name: v[index] for f in fields(self) if isinstance(v := getattr(self, f.name), Tensor)
+        }
         return replace(self, **picked, totals=self.denominators())
 
 

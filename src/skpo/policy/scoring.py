@@ -51,8 +51,11 @@ class PackedRows:
             place.append(np.arange(n - 1, n - 1 + m) + i * width)
             target.append(np.asarray(tokens, dtype=np.int64))
             cell.append(np.arange(m) + i * longest)
-        flat = [torch.from_numpy(np.concatenate(x)).to(device) for x in (place, target, cell)]
-        return PackedRows(torch.from_numpy(ids).to(device), *flat, (len(rows), longest))
+
+        def flat(parts: list[np.ndarray]) -> Tensor:
+            return torch.from_numpy(np.concatenate(parts)).to(device)
+
+        return PackedRows(torch.from_numpy(ids).to(device), flat(place), flat(target), flat(cell), (len(rows), longest))
 
     def padded(self, values: Tensor) -> Tensor:
         """Values of the sampled tokens [M] in the padded form [B, T], 0 elsewhere."""
@@ -76,6 +79,7 @@ class ScoringModel(nn.Module):
         """(log-probability, entropy) of each sampled token, both float32 [M]; the entropy (over the full vocabulary, in nats)
         carries no gradient. Arguments as in `PackedRows`."""
         head = self._head()
+        project: nn.Module
         if head is None:
             logits = self.model(input_ids=input_ids, use_cache=False).logits
             states, project = logits.view(-1, logits.shape[-1])[place], nn.Identity()

@@ -112,7 +112,7 @@ class Checkpoints:
 def read_state(path: Path) -> dict[str, Any]:
     """`state.json` of a checkpoint. Raises RunError where it can't be read."""
     try:
-        return json.loads((path / "state.json").read_text())  # type: ignore[no-any-return]
+        return json.loads((path / "state.json").read_text())
     except (OSError, ValueError) as error:
         raise RunError(f"{path}: not a readable checkpoint ({error}); delete it to go on from the one before") from None
 
@@ -120,7 +120,7 @@ def read_state(path: Path) -> dict[str, Any]:
 def read_optimizer(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
     """`optimizer.pt` of a checkpoint."""
     try:
-        return torch.load(path / "optimizer.pt", map_location=device, weights_only=True)  # type: ignore[no-any-return]
+        return torch.load(path / "optimizer.pt", map_location=device, weights_only=True)
     except (OSError, RuntimeError, EOFError) as error:
         raise RunError(f"{path}: not a readable checkpoint ({error}); delete it to go on from the one before") from None
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -156,7 +156,7 @@ def reference_model(
 def read_problems(config: TrainConfig, renderer: PromptRenderer) -> tuple[list[Problem], list[Problem], list[str]]:
     """(training problems, held-out problems, notes). Raises ConfigError where the two share a problem."""
     c, notes = config.problems, []
-    keys = {"prompt_key": c.prompt_key, "answer_key": c.answer_key, "verifier": c.verifier}
+    keys: dict[str, Any] = {"prompt_key": c.prompt_key, "answer_key": c.answer_key, "verifier": c.verifier}
     problems = load_problems(c.train, limit=c.limit, **keys)
     if c.max_prompt_tokens is not None:
         short = [p for p in problems if len(renderer.prompt_ids(p)) <= c.max_prompt_tokens]
