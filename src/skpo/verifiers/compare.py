@@ -79,6 +79,8 @@ def _groups(gold: Shape, prediction: Shape, symbolic: Symbolic) -> bool:
             item = group.items[0]
             return equal(item, single, symbolic) if group is gold else equal(single, item, symbolic)
         return group.kind == "ratio" and isinstance(single, Number) and _value(group) == single.value
+    if "union" in (gold.kind, prediction.kind):
+        gold, prediction = _as_union(gold), _as_union(prediction)
     if gold.kind in UNORDERED and prediction.kind in UNORDERED:
         return _same_items(gold, prediction, symbolic)
     if gold.kind != prediction.kind or gold.width != prediction.width:
@@ -90,6 +92,15 @@ def _groups(gold: Shape, prediction: Shape, symbolic: Symbolic) -> bool:
     if gold.kind == "ratio" and _proportional(gold, prediction):
         return True
     return all(equal(a, b, symbolic) for a, b in zip(gold.items, prediction.items, strict=True))
+
+
+def _as_union(group: Group) -> Group:
+    """`x < 1 or x > 2`, a list of inequalities, as a union of intervals."""
+    if group.kind != "list" or not all(
+        isinstance(item, Group) or getattr(item, "bounds", None) for item in group.items
+    ):
+        return group
+    return Group("union", tuple(getattr(item, "bounds", None) or item for item in group.items))
 
 
 def _same_items(gold: Group, prediction: Group, symbolic: Symbolic) -> bool:
@@ -118,6 +129,8 @@ def _value(ratio: Group) -> Fraction | None:
 def _proportional(gold: Group, prediction: Group) -> bool:
     one, other = _numbers(gold), _numbers(prediction)
     if len(one) != len(gold.items) or len(other) != len(prediction.items) or not all(one) or not all(other):
+        return False
+    if any(item.unit for item in (*gold.items, *prediction.items) if isinstance(item, Number)):
         return False
     return len({a / b for a, b in zip(one, other, strict=True)}) == 1
 

@@ -13,12 +13,13 @@ _NEAR = 600
 _BRACES = re.compile(r"\\(?:boxed|fbox|framebox)\s*\{|\\.|[{}]", re.DOTALL)
 _BOX = re.compile(r"\\(?:boxed|fbox|framebox)\b")
 _BETWEEN_BOXES = re.compile(r"(?:[\s,;$&~]|\\q?quad|\\[,;:! ()\[\]]|\\text\s*\{\s*(?:and|or)\s*\}|\b(?:and|or)\b)+")
-_TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
 _PHRASE = re.compile(
     r"\b(?:answers?|result|solutions?)\b(?:\s+(?:to|for|of)\s+(?:the|this)\s+(?:problem|question))?[\s*_]{0,8}"
     r"(?:\bis\b|\bare\b|\bwill be\b|:|=)(?:\s{0,8}(?:therefore|thus|simply|just|equal to)\b)?[\s*_:=]{0,8}",
     re.IGNORECASE,
 )
+_GAP = re.compile(r"\s*(?:,\s*(?:and|or)\b|,|\band\b|\bor\b)\s*")
+_JOINED = re.compile(r"[,;&]|\b(?:and|or)\b")
 _ANSWER_MARK = re.compile(r"\banswer\s*(?:\bis\b\s*:?|:)", re.IGNORECASE)
 _MATH = re.compile(r"\$\$(.+?)\$\$|\$([^$]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 _PERCENT_AFTER = re.compile(r"\s{0,4}(?:\\?%|percent\b|per cent\b)", re.IGNORECASE)
@@ -66,7 +67,8 @@ def last_box(text: str) -> str | None:
     parts = [found[-1][2]]
     start = found[-1][0]
     for begin, end, content in reversed(found[:-1]):
-        if start - end > 60 or not _BETWEEN_BOXES.fullmatch(text, end, start):
+        between = text[end:start]
+        if len(between) > 60 or not _BETWEEN_BOXES.fullmatch(between) or not _JOINED.search(between):
             break
         parts.append(content)
         start = begin
@@ -90,9 +92,11 @@ def after_mark(text: str) -> str | None:
 
 
 def tagged(text: str) -> str | None:
-    """Content of the last `<answer>...</answer>`, or None."""
-    found = _TAG.findall(text) if "<answer>" in text or "<ANSWER>" in text.upper() else []
-    return found[-1] if found else None
+    """Content of the last `<answer>...</answer>` (any case), or None."""
+    lower = text.lower()
+    end = lower.rfind("</answer>") if len(lower) == len(text) else -1
+    start = lower.rfind("<answer>", 0, end) if end >= 0 else -1
+    return text[start + len("<answer>") : end] if start >= 0 else None
 
 
 def last_number(text: str) -> str | None:
@@ -140,11 +144,15 @@ def final_answer(completion: str) -> str | None:
 
 
 def stated_answer(said: str) -> str:
-    """The answer at the start of a sentence: its first formula, else all before the first ordinary word, else all."""
+    """The answer at the start of a sentence: its first formulas, else all before the first ordinary word, else all."""
     formula = _MATH.search(said)
     word = _WORD.search(said)
     if formula and (word is None or formula.start() < word.start() or not re.search(r"\d", said[: formula.start()])):
-        return _with_percent(said, formula)
+        parts = [_with_percent(said, formula)]
+        while (gap := _GAP.match(said, formula.end())) and (following := _MATH.match(said, gap.end())):
+            formula = following
+            parts.append(_with_percent(said, formula))
+        return ", ".join(parts)
     head = said[: word.start()] if word else said
     head = head.strip().strip("*_`").rstrip(" ,;:")
     return head if re.search(r"[\w\\]", head) and not re.fullmatch(r"[AIa]", head) else said.strip("*_` ")

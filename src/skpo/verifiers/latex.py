@@ -41,6 +41,8 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"\\frac\s*\{([^{}]*)\}\s*\{", r"\\frac{\1}{"),
         (r"\\sqrt\s*([0-9a-zA-Z])", r"\\sqrt{\1}"),
         (r"\bsqrt\s*\(([^()]*)\)", r"\\sqrt{\1}"),
+        (r"\\(?:overline|vec|overrightarrow|hat|bar)\{([A-Za-z]+)\}", r"\1"),
+        (r"\\dot\{?(\d)\}?", r"\\overline{\1}"),
         (r"\\%|\s*\b(?:percent|per cent)\b|\\text\{\s*(?:percent|per cent|%)\s*\}", "%"),
         (
             r"\s*(?:\^\s*\{?\s*\\circ\s*\}?|\\degree(?![a-z])|\bdegrees?\b|\\text\{\s*deg(?:rees?)?\s*\})",
@@ -57,6 +59,8 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"\+\s*/\s*-|\+-(?=\s*\d)|\\mp(?![a-z])", r"\\pm "),
         (r"\*\*(?=\s*-?[\d(])", "^"),
         (r"\*\*|`|__", ""),
+        (r"\\(?:Reals|reals|R)(?![a-zA-Z])", r"\\mathbb{R}"),
+        (r"\\varnothing(?![a-z])", r"\\emptyset"),
         (r"\b(?:infinity|infty)\b(?<!\\infty)", r"\\infty "),
         (r"\s+", " "),
     )
@@ -96,7 +100,7 @@ def _unwrap(match: re.Match[str]) -> str:
         return word
     if word in ("and", "or"):
         return f" {word} "
-    if match.group().startswith(("\\boxed", "\\fbox")) or re.fullmatch(r"[-+]?[\d.,/ ()]*", word):
+    if match.group().startswith(("\\boxed", "\\fbox")) or re.fullmatch(r"[-+]?[\d.,/ ()]*|\(?[A-Z]\)", word):
         return inner
     if match.start() == 0 and match.end() == len(match.string):
         return word

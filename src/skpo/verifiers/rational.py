@@ -14,7 +14,8 @@ MAX_DIGITS = 2000
 MAX_DEPTH = 30
 
 _TOKEN = re.compile(
-    r"\s*(?:(?P<mixed>\d+ +\d+ ?/ ?\d+(?![\d.]))"
+    r"\s*(?:(?P<repeating>\d*\.\d*\\overline\{\d+\})"
+    r"|(?P<mixed>\d+ +\d+ ?/ ?\d+(?![\d.]))"
     r"|(?P<number>(?:\d{1,3}(?:,\d{3})+(?![\d,]*\d)|\d+)(?:\.\d*)?(?:[eE][-+]?\d+)?(?![A-Za-z_])|\.\d+(?:[eE][-+]?\d+)?(?![A-Za-z_]))"
     r"|(?P<frac>\\frac\s*(?=\{))|(?P<times>\\cdot(?![a-z])|\\times(?![a-z])|\*|(?<=\d) ?x ?(?=10\s*\^))|(?P<div>\\div(?![a-z])|/)"
     r"|(?P<op>[-+^!(){}]))"
@@ -70,6 +71,13 @@ def _number(text: str) -> Fraction:
     if len(mantissa) > MAX_DIGITS or len(exponent) > 5 or (exponent and abs(int(exponent)) > 4000):
         raise TooLargeError
     return Fraction(mantissa.rstrip(".") or "0") * Fraction(10) ** int(exponent or 0)
+
+
+def _repeating(text: str) -> Fraction:
+    r"""`0.1\overline{6}` is 1/10 + 6/90."""
+    start, _, period = text.rstrip("}").partition(r"\overline{")
+    shift = 10 ** len(start.partition(".")[2])
+    return _number(start if start != "." else "0") + Fraction(int(period), shift * (10 ** len(period) - 1))
 
 
 def _power(base: Fraction, exponent: Fraction) -> Fraction:
@@ -186,6 +194,8 @@ class _Reader:
         kind = self.peek()
         if kind == "number":
             return _number(self.take())
+        if kind == "repeating":
+            return _repeating(self.take())
         if kind == "mixed":
             whole, upper, lower = (int(part[:MAX_DIGITS]) for part in re.findall(r"\d+", self.take()))
             if not 0 < upper < lower:

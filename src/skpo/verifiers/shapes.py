@@ -27,8 +27,8 @@ _FUNCTIONS = frozenset(
     )
 )
 _UNIT = re.compile(
-    r"(?P<head>.*(?:[\d)}%]|\\pi)) ?(?:\\text\{(?P<text>[^{}]*)\}|(?P<word> ?[A-Za-z]{3,}(?: [A-Za-z]{2,})*\.?"
-    r"|(?:mm|cm|dm|km|kg|mg|ml|mL|ft|in|hr|hrs|min|mph|am|pm|sec|Hz|deg| [mgsLhNJW])))(?:\^\{?[23]\}?)?"
+    r"(?P<head>.*(?:[\d)}%]|\\pi)) ?(?:\\text\{(?P<text>[^{}]*)\}|(?P<word> ?[A-Za-z]{3,}(?: [A-Za-z]{2,})*\.?| [A-Za-z]{1,4}/[A-Za-z]{1,4}"
+    r"|(?:mm|cm|dm|km|kg|mg|ml|mL|ft|in|hr|hrs|min|mph|am|pm|sec|Hz|deg|AM|PM| am| pm| AM| PM| [mgsLhNJW])))(?:\^\{?[23]\}?)?"
 )
 _CURRENCY = re.compile(r"(?:USD|EUR|GBP|Rs\.?) ?(?=\d)|(?<=\d) ?(?:USD|EUR|GBP)$")
 _SPACED = re.compile(r"-?\d{1,3}(?: \d{3})+(?:\.\d+)?")
@@ -108,11 +108,17 @@ class Assigned:
 Shape = Number | Huge | Text | Formula | Based | Group | Relation | Assigned
 
 
+_LINE = Group("()", (Formula(r"-\infty"), Formula(r"\infty")))
+_SETS = {r"\mathbb{R}": _LINE, "all real numbers": _LINE, r"\emptyset": Group("set", ())}
+
+
 def parse(text: str, depth: int = 0) -> Shape:
     """Shape of cleaned text. Never raises; what it doesn't know becomes a formula or text."""
     text = text.strip()
     if len(text) > MAX_LENGTH or depth > 8:
         return Text(squeeze(text))
+    if text in _SETS:
+        return _SETS[text]
     for rule in (_assigned, _plus_minus, _relation, _union, _matrix, _bracketed, _listed, _ratio, _based):
         found = rule(text, depth)
         if found is not None:
@@ -143,7 +149,12 @@ def leaf(text: str) -> Shape:
             return number
     if _is_text(head):
         return Text(squeeze(text))
-    return Huge(re.sub(r"\s+", "", head)) if oversized(head) else Formula(head, unit)
+    return huge(head) if oversized(head) else Formula(head, unit)
+
+
+def huge(text: str) -> Huge:
+    """A value too large to work out, in one spelling: no spaces, exponents in braces."""
+    return Huge(re.sub(r"\^(\d+|[A-Za-z])", r"^{\1}", re.sub(r"\s+", "", text)))
 
 
 def _is_text(text: str) -> bool:
@@ -158,7 +169,7 @@ def _number(text: str, unit: str) -> Number | Huge | None:
     try:
         value = rational(text)
     except TooLargeError:
-        return Huge(re.sub(r"\s+", "", text))
+        return huge(text)
     if value is None:
         return None
     digits, places = decimals(text) or (0, 0)
@@ -214,7 +225,8 @@ def _assigned(text: str, depth: int) -> Shape | None:
         return Assigned(re.sub(r"[{}\s]", "", left), parse(right, depth + 1), equation)
     if len(sides) > 2 and rational_or_none(right) is not None:
         return parse(right, depth + 1)
-    return equation
+    value = rational_or_none(left)
+    return parse(right, depth + 1) if value is not None and value == rational_or_none(right) else equation
 
 
 def rational_or_none(text: str) -> Fraction | None:

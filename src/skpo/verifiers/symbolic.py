@@ -47,6 +47,9 @@ def same_value(one: Any, other: Any) -> bool:
 
     if not isinstance(one, sympy.Expr) or not isinstance(other, sympy.Expr):
         return _verify(one, other)
+    symbols = one.free_symbols | other.free_symbols
+    if symbols and all(str(symbol) == "i" for symbol in symbols):  # no other unknown: the imaginary unit
+        one, other = (side.subs(dict.fromkeys(symbols, sympy.I)) for side in (one, other))
     pairs = _evaluated(one, other)
     if not pairs:
         return _verify(one, other)
