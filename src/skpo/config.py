@@ -109,6 +109,10 @@ class OptimizerConfig(Section):
     old_logp: Literal["auto", "engine", "recompute"] = "auto"
     """Behaviour log-probabilities: the engine's own, or recomputed by the trainer before the update. `auto` recomputes where the
     engine samples from a truncated distribution (top_p, top_k) or computes in another precision."""
+    correction: Literal["tis", "mis", "icepop"] | None = None
+    """Weight every policy term by rho = trainer's old policy / sampler, without gradient: `tis` min(rho, 2); `mis` rho within [0.5, 2],
+    else 0; `icepop` rho within [0.5, 5], else 0. Objectives of whole sequences take the geometric mean of rho. Setting it recomputes
+    behaviour log-probabilities. None: no correction, right where sampler and trainer are the same weights in one precision."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """Mixed precision of the training pass (weights keep `model.dtype`)."""
     gradient_checkpointing: bool = False
@@ -153,8 +157,14 @@ class TrainConfig(Section):
     problems: ProblemsConfig
     algorithm: dict[str, Any] = Field(default_factory=lambda: {"name": "skpo"})
     """Name of the algorithm, or a mapping with `name` and its options (`skpo algorithms NAME` lists them)."""
-    curriculum: Literal["auto", "uniform", "prioritized"] = "auto"
-    """How problems are drawn; `auto` is the algorithm's own choice."""
+    curriculum: Literal["auto", "uniform", "prioritized", "gaussian"] = "auto"
+    """How problems are drawn: `prioritized` by sqrt(V (1 - V)) + 0.05 of a value tracker, `gaussian` by how near a moving average of
+    a problem's accuracy is to 0.5 (EXPO's); `auto` is the algorithm's own choice."""
+    kl: Literal["akl"] | None = None
+    """A penalty beside any algorithm's own loss. `akl`: token mean of the k3 distance to the starting policy, times
+    kl_beta (tanh(accuracy) + 1) / 2 with the accuracy of the step's rollouts (EXPO's accuracy-conditioned KL)."""
+    kl_beta: float = Field(0.02, gt=0)
+    """Largest weight of that penalty."""
     steps: int = Field(500, ge=0)
     """Rollout steps of the whole run."""
     max_generated_tokens: int | None = Field(None, ge=1)

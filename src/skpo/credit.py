@@ -128,3 +128,26 @@ class Tracker:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.entries = {key: (float(v), float(n), int(s)) for key, (v, n, s) in state["entries"].items()}
+
+
+class AccuracyTable:
+    """p <- 0.9 p + 0.1 x for each problem, from 0.5; x is the share of its rollouts that are correct (EXPO, arXiv 2605.09923)."""
+
+    def __init__(self, *, rate: float = 0.1, start: float = 0.5) -> None:
+        self.rate, self.start = rate, start
+        self.entries: dict[str, float] = {}
+
+    def value(self, problem_id: str) -> float:
+        """Today's p, in [0, 1]."""
+        return self.entries.get(problem_id, self.start)
+
+    def update(self, problem_id: str, observation: float) -> float:
+        """Take an observation in; returns the new p."""
+        self.entries[problem_id] = (1 - self.rate) * self.value(problem_id) + self.rate * observation
+        return self.entries[problem_id]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"entries": dict(self.entries)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.entries = {key: float(p) for key, p in state["entries"].items()}

@@ -1,4 +1,4 @@
-"""Which problems a step sees: uniform, or prioritised by a value tracker. Draws depend on (seed, step) and state alone."""
+"""Which problems a step sees: uniform, prioritised by a value tracker, or near half right. Draws depend on (seed, step) and state alone."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from skpo.credit import AccuracyTable, Tracker
 from skpo.errors import ConfigError
 from skpo.problems.base import Problem
-from skpo.rollout.types import derive_seed
+from skpo.rollout.types import Group, derive_seed
 
 
 def priority(value: float, floor: float = 0.05) -> float:
@@ -72,3 +73,51 @@ class Sampler:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.drawn = int(state["drawn"])
+
+
+class TrackedSampler(Sampler):
+    """Prioritised sampling for an algorithm that keeps no values itself: its own tracker of each problem's success rate."""
+
+    def __init__(self, problems: Sequence[Problem], seed: int) -> None:
+        self.values = Tracker()
+        super().__init__(problems, seed, lambda key: priority(self.values.value(key)))
+
+    def observe(self, groups: Sequence[Group], optimizer_step: int) -> None:
+        """Take each problem's share of correct completions in."""
+        for group in groups:
+            if group.completions:
+                self.values.update(
+                    group.problem.id, float(np.mean([s.correct for s in group.completions])), step=optimizer_step
+                )
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"values": self.values.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.values.load_state_dict(state["values"])
+
+
+class GaussianSampler(Sampler):
+    """Gaussian curriculum (GCS; EXPO, arXiv 2605.09923), for any algorithm: problems that are right half of the time first.
+
+    Weights come from the table as it was before the step; the step's shares of correct completions then go in. Problems that were not
+    drawn keep theirs. Groups that dynamic sampling replaced count: they were measured as well.
+    """
+
+    def __init__(self, problems: Sequence[Problem], seed: int) -> None:
+        self.table = AccuracyTable()
+        super().__init__(problems, seed, lambda key: gaussian_weight(self.table.value(key)))
+
+    def observe(self, groups: Sequence[Group], optimizer_step: int) -> None:
+        """Take each problem's share of correct completions in."""
+        for group in groups:
+            if group.completions:
+                self.table.update(group.problem.id, float(np.mean([s.correct for s in group.completions])))
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"accuracy": self.table.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.table.load_state_dict(state["accuracy"])

@@ -6,7 +6,8 @@ T token positions. Rows are padded on the right; `mask` (never a token value) sa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 Aggregation = Literal["token-mean", "seq-mean", "seq-sum", "constant"]
+Correction = Literal["tis", "mis", "icepop"]
 ALL_ROLES = (0, 1, 2)  #: completion, segment, refinement
 
 
@@ -40,7 +42,8 @@ class TokenBatch:
 
     reward [N]; group [N] int; role [N] int (0 completion, 1 segment, 2 refinement); baseline [N], in the reward's range;
     logp, old_logp, mask [N, T]. Optional: ref_logp, entropy, old_entropy, sampler_logp [N, T]; accuracy, a float.
-    `totals` holds the whole batch's denominators when this is a micro-batch; None: this batch is the whole.
+    `totals` holds the whole batch's denominators when this is a micro-batch; None: this batch is the whole. `correction` weights
+    every policy term by how the trainer's old policy differs from the sampler (`sampler_logp`); None: not at all.
     """
 
     reward: Tensor
@@ -56,6 +59,7 @@ class TokenBatch:
     sampler_logp: Tensor | None = None
     accuracy: float | None = None
     totals: Totals | None = None
+    correction: Correction | None = None
 
     @property
     def lengths(self) -> Tensor:
@@ -140,6 +144,23 @@ def kl_estimate(logp: Tensor, ref_logp: Tensor, kind: Literal["k1", "k2", "k3"] 
     return d.exp() - d - 1
 
 
+def rising_tanh(accuracy: float) -> float:
+    """(tanh(accuracy) + 1) / 2: 0.5 at accuracy 0, 0.8808 at 1 (EXPO, arXiv 2605.09923)."""
+    return (math.tanh(accuracy) + 1) / 2
+
+
+def accuracy_kl(batch: TokenBatch, beta: float, shape: Callable[[float], float] = rising_tanh) -> Tensor:
+    """Accuracy-conditioned KL (AKL; EXPO, arXiv 2605.09923), a scalar to *minimise*: beta * shape(accuracy) * token mean of k3.
+
+    `batch.accuracy` is the mean correctness of the step's rollouts, a number without gradient; `shape` may be any bounded positive
+    non-decreasing function of it. Needs `ref_logp`. Raises ValueError without an accuracy or a reference.
+    """
+    if batch.accuracy is None or batch.ref_logp is None:
+        raise ValueError("the accuracy-conditioned KL needs batch.accuracy and batch.ref_logp")
+    kl = aggregate(kl_estimate(batch.logp, batch.ref_logp), batch, "token-mean", corrected=False)
+    return beta * shape(batch.accuracy) * kl
+
+
 # ---- aggregation --------------------------------------------------------------------------------------------------
 
 
@@ -150,14 +171,19 @@ def aggregate(
     *,
     length: float | None = None,
     roles: tuple[int, ...] = ALL_ROLES,
+    corrected: bool = True,
 ) -> Tensor:
     """Aggregate token terms [N, T] over the whole optimiser batch; a micro-batch gives its share of the sum.
 
     token-mean: sum / trained tokens; seq-mean: mean over sequences of the mean over their tokens; seq-sum: mean over
     sequences of the sum over theirs; constant: sum / (sequences * length). Only rows with a role in `roles` count.
+    Where the batch has a `correction`, terms are weighted by it; `corrected=False` for what is no policy term (KL penalties,
+    value losses, metrics).
     """
     tokens, sequences = batch.denominators().count(roles)
     mask = batch.mask * has_role(batch, roles)[:, None]
+    if corrected and batch.correction is not None:
+        terms = terms * sampler_correction(*_old_and_sampler(batch), batch.correction)
     terms = torch.where(mask > 0, terms, torch.zeros_like(terms))
     if how == "token-mean":
         return terms.sum() / tokens
@@ -170,9 +196,12 @@ def aggregate(
     return terms.sum() / (sequences * length)
 
 
-def sequence_mean(terms: Tensor, batch: TokenBatch) -> Tensor:
-    """Mean of sequence terms [N] over the whole optimiser batch's sequences (rows with a trained token)."""
+def sequence_mean(terms: Tensor, batch: TokenBatch, *, corrected: bool = True) -> Tensor:
+    """Mean of sequence terms [N] over the whole optimiser batch's sequences (rows with a trained token); `corrected` as in
+    `aggregate`, with the sequence's own correction."""
     _, sequences = batch.denominators().count()
+    if corrected and batch.correction is not None:
+        terms = terms * sequence_correction(*_old_and_sampler(batch), batch.mask, batch.correction)
     return (terms * (batch.lengths > 0)).sum() / sequences
 
 
@@ -183,7 +212,7 @@ def has_role(batch: TokenBatch, roles: tuple[int, ...]) -> Tensor:
 
 def share(flags: Tensor, batch: TokenBatch, roles: tuple[int, ...] = ALL_ROLES) -> float:
     """Share of the whole batch's trained tokens that `flags` [N, T] marks; shares of micro-batches add up."""
-    return float(aggregate(flags.detach(), batch, "token-mean", roles=roles))
+    return float(aggregate(flags.detach(), batch, "token-mean", roles=roles, corrected=False))
 
 
 # ---- a sampler that is not the trainer ----------------------------------------------------------------------------
@@ -191,10 +220,25 @@ def share(flags: Tensor, batch: TokenBatch, roles: tuple[int, ...] = ALL_ROLES) 
 CORRECTIONS: Mapping[str, tuple[float, float]] = {"tis": (0.0, 2.0), "mis": (0.5, 2.0), "icepop": (0.5, 5.0)}
 
 
-def sampler_correction(old_logp: Tensor, sampler_logp: Tensor, kind: Literal["tis", "mis", "icepop"]) -> Tensor:
+def sampler_correction(old_logp: Tensor, sampler_logp: Tensor, kind: Correction) -> Tensor:
     """rho = pi_trainer_old / pi_sampler, detached, [N, T]: `tis` min(rho, 2); `mis` rho in [0.5, 2] else 0; `icepop` rho in [0.5, 5] else 0."""
+    return _bounded(token_ratio(old_logp, sampler_logp).detach(), kind)
+
+
+def sequence_correction(old_logp: Tensor, sampler_logp: Tensor, mask: Tensor, kind: Correction) -> Tensor:
+    """The correction of an objective whose action is the whole sequence, [N]: the geometric mean of the tokens' rho, within the same
+    bounds as `sampler_correction` [ours; the product of all rho would leave any bounds within a few hundred tokens]."""
+    return _bounded(sequence_ratio(old_logp, sampler_logp, mask).detach(), kind)
+
+
+def _bounded(rho: Tensor, kind: Correction) -> Tensor:
     low, high = CORRECTIONS[kind]
-    rho = token_ratio(old_logp, sampler_logp).detach()
     if kind == "tis":
         return rho.clamp(max=high)
     return torch.where((rho >= low) & (rho <= high), rho, torch.zeros_like(rho))
+
+
+def _old_and_sampler(batch: TokenBatch) -> tuple[Tensor, Tensor]:
+    if batch.sampler_logp is None:
+        raise ValueError("a sampler-trainer correction needs batch.sampler_logp, the sampler's own log-probabilities")
+    return batch.old_logp, batch.sampler_logp

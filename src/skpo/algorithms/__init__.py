@@ -23,6 +23,10 @@ ALGORITHMS: dict[str, str | type[Algorithm]] = {
     "cispo": "skpo.algorithms.cispo:CISPO",
     "sapo": "skpo.algorithms.sapo:SAPO",
     "spo": "skpo.algorithms.spo:SPO",
+    "expo": "skpo.algorithms.expo:EXPO",
+    "tepo": "skpo.algorithms.tepo:TEPO",
+    "reco": "skpo.algorithms.reco:ReCo",
+    "critique_grpo": "skpo.algorithms.critique_grpo:CritiqueGRPO",
 }
 
 

@@ -50,7 +50,8 @@ class Algorithm:
     name: ClassVar[str] = ""
     arxiv: ClassVar[str] = ""
     summary: ClassVar[str] = ""
-    curriculum: ClassVar[str] = "uniform"  #: "uniform" or "prioritized", used where the recipe says `auto`
+    keeps: ClassVar[str] = "nothing"  #: what it remembers from step to step (all of it is in checkpoints)
+    curriculum: ClassVar[str] = "uniform"  #: "uniform", "prioritized" or "gaussian", used where the recipe says `auto`
     advantage_spread_roles: ClassVar[tuple[int, ...]] = (
         0,
     )  #: roles whose equal rewards make an "advantage-zero" group
@@ -66,6 +67,9 @@ class Algorithm:
                 raise ConfigError(f"algorithm {self.name}: {unknown('option', key, known)}")
         self.options: Any = self.Options(**options)
         self.budget: int | None = None  #: completion budget in tokens; the trainer sets it from the recipe
+        self.akl_beta = (
+            0.0  #: weight of an accuracy-conditioned KL beside the algorithm's own loss; set by the recipe's `kl: akl`
+        )
         self.check()
 
     def check(self) -> None:
@@ -74,9 +78,14 @@ class Algorithm:
     # ---- what the trainer has to provide ---------------------------------------------------------------------------
 
     @property
+    def own_kl(self) -> bool:
+        """The algorithm itself penalises the distance to the frozen starting policy."""
+        return bool(getattr(self.options, "beta", 0.0))
+
+    @property
     def needs_reference(self) -> bool:
         """A frozen copy of the starting policy scores every row (`ref_logp`)."""
-        return bool(getattr(self.options, "beta", 0.0))
+        return self.own_kl or bool(self.akl_beta)
 
     @property
     def needs_old_entropy(self) -> bool:
@@ -117,6 +126,16 @@ class Algorithm:
     def loss(self, batch: TokenBatch, advantages: Tensor) -> tuple[Tensor, dict[str, float]]:
         """(scalar to minimise, metrics). On a micro-batch both are its share: shares add up to the whole batch's."""
         raise NotImplementedError
+
+    def full_loss(self, batch: TokenBatch, advantages: Tensor) -> tuple[Tensor, dict[str, float]]:
+        """`loss`, with the accuracy-conditioned KL that the recipe adds to it (`kl: akl`); this is what the trainer minimises."""
+        loss, metrics = self.loss(batch, advantages)
+        if not self.akl_beta:
+            return loss, metrics
+        from skpo.losses import accuracy_kl
+
+        penalty = accuracy_kl(batch, self.akl_beta)
+        return loss + penalty, {**metrics, "loss_akl": float(penalty.detach())}
 
     # ---- between steps ---------------------------------------------------------------------------------------------
 

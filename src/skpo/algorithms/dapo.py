@@ -24,6 +24,7 @@ class DAPO(Algorithm):
 
     name, arxiv = "dapo", "2503.14476"
     summary = "Clip-Higher, token mean, dynamic sampling, overlong shaping"
+    keeps = "nothing (replaced groups within a step)"
 
     @dataclass(frozen=True)
     class Options:

@@ -23,6 +23,7 @@ class GRPO(Algorithm):
 
     name, arxiv = "grpo", "2402.03300"
     summary = "group-normalised advantage, token clip, sequence mean"
+    keeps = "the frozen reference policy, with beta > 0; else nothing"
 
     @dataclass(frozen=True)
     class Options:
@@ -44,5 +45,5 @@ class GRPO(Algorithm):
         if o.beta:
             assert batch.ref_logp is not None
             kl = kl_estimate(batch.logp, batch.ref_logp, o.kl)
-            objective = objective - o.beta * aggregate(kl * r if o.kl_ratio else kl, batch, "seq-mean")
+            objective = objective - o.beta * aggregate(kl * r if o.kl_ratio else kl, batch, "seq-mean", corrected=False)
         return -objective, metrics

@@ -44,7 +44,7 @@ class GSPO(Algorithm):
         o = self.options
         s = sequence_ratio(batch.logp, batch.old_logp, batch.mask)
         objective = sequence_mean(min_clip(s, advantages, o.clip_low, o.clip_high), batch)
-        clipped = sequence_mean(min_clipped(s.detach(), advantages, o.clip_low, o.clip_high), batch)
+        clipped = sequence_mean(min_clipped(s.detach(), advantages, o.clip_low, o.clip_high), batch, corrected=False)
         return -objective, {"clip_fraction": float(clipped)}
 
 

@@ -23,6 +23,7 @@ class ReinforcePlusPlus(Algorithm):
 
     name, arxiv = "reinforce_pp", "2501.03262"
     summary = "group mean as baseline, whitened over the batch's tokens"
+    keeps = "the frozen reference policy, with beta > 0; else nothing"
 
     @dataclass(frozen=True)
     class Options:

@@ -36,6 +36,5 @@ class RLOO(Algorithm):
         change = ((batch.logp - batch.old_logp) * batch.mask).sum(-1)
         ratio = change.clamp(-20, 20).exp()
         objective = sequence_mean(min_clip(ratio, advantages, clip, clip), batch)
-        return -objective, {
-            "clip_fraction": float(sequence_mean(min_clipped(ratio.detach(), advantages, clip, clip), batch))
-        }
+        clipped = sequence_mean(min_clipped(ratio.detach(), advantages, clip, clip), batch, corrected=False)
+        return -objective, {"clip_fraction": float(clipped)}

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,7 +16,7 @@ from skpo.curriculum import priority
 from skpo.errors import ConfigError
 from skpo.losses import TokenBatch, aggregate, min_clip, min_clipped, per_token, share, token_ratio, weighted_logp
 from skpo.problems.base import Problem
-from skpo.rollout.plans import PlanContext, skip_plan
+from skpo.rollout.plans import PlanContext, branch_plan, skip_plan
 from skpo.rollout.types import COMPLETION, SEGMENT, Group, Plan, Sample
 
 
@@ -31,12 +32,15 @@ class SKPO(Algorithm):
         J    = 0.5 J_I + 0.5 J_II
 
     arXiv 2604.08690, section 3; defaults from its appendix C. Switches for its ablations (Table 2): `skip: false`,
-    `upstream_reward: own`, `split: alternate`, `select: extreme`. Keeps: value and length trackers.
+    `upstream_reward: own`, `split: alternate`, `select: extreme`. Beyond the paper: `upstream_weight: reliability`; `splits: K` (the
+    segment grows in K stages, each credited with the same R_I, each trained in its own context); `select: all` (B segments, all kept;
+    R_I(s_b) is the mean over its own G / B completions, and the mean over the B takes the place of V_before).
     """
 
     name, arxiv = "skpo", "2604.08690"
     summary = "skip-connected rollout; segment credited with its completions' mean reward"
     curriculum = "prioritized"
+    keeps = "each problem's value and response length (trackers)"
 
     @dataclass(frozen=True)
     class Options:
@@ -62,8 +66,14 @@ class SKPO(Algorithm):
         split: Literal["uniform", "alternate"] = option(
             "uniform", "alternate: split_low and split_high in turn (ablation Split@Fixed)"
         )
-        select: Literal["median", "extreme"] = option(
-            "median", "extreme: lowest and highest likelihood in turn (ablation Selection:Extreme)"
+        splits: int = option(1, "stages in which the segment grows, each to its own stop position (not in the paper)")
+        select: Literal["median", "extreme", "all"] = option(
+            "median",
+            "extreme: lowest and highest likelihood in turn (ablation Selection:Extreme); all: keep every one (not in the paper)",
+        )
+        branches: int = option(
+            2,
+            "select=all: segments per problem, each with group_size / branches completions (a compromise: G / B >= 2)",
         )
         budget: Literal["full", "remaining"] = option(
             "full", "remaining: the segment's tokens come off the completions' budget (not in the paper)"
@@ -90,14 +100,21 @@ class SKPO(Algorithm):
             raise ConfigError(
                 f"algorithm skpo: need 0 < split_low <= split_high, found {o.split_low} and {o.split_high}"
             )
+        if o.splits < 1 or (o.splits > 1 and o.split == "alternate"):
+            raise ConfigError("algorithm skpo: splits must be at least 1, and 1 with split=alternate")
+        if o.select == "all" and (o.splits, o.split, o.upstream_reward) != (1, "uniform", "mean"):
+            raise ConfigError("algorithm skpo: select=all needs splits=1, split=uniform and upstream_reward=mean")
 
     # ---- rollout ---------------------------------------------------------------------------------------------------
 
     def plan(self, problem: Problem, context: PlanContext) -> Plan:
         o = self.options
+        stop = {"length": self.lengths.value(problem.id), "low": o.split_low, "high": o.split_high}
+        if o.select == "all":
+            return branch_plan(problem, context, **stop, branches=o.branches, skip=o.skip, budget=o.budget)
         return skip_plan(
-            problem, context, length=self.lengths.value(problem.id), low=o.split_low, high=o.split_high, skip=o.skip,
-            split=o.split, select=o.select, budget=o.budget, own_outcome=o.upstream_reward == "own",
+            problem, context, **stop, skip=o.skip, split=o.split, splits=o.splits, select=o.select, budget=o.budget,
+            own_outcome=o.upstream_reward == "own",
         )  # fmt: skip
 
     def reward(self, sample: Sample) -> float:
@@ -111,14 +128,31 @@ class SKPO(Algorithm):
         if not group.completions:
             group.samples = []
             return
-        value = sum(c.reward for c in group.completions) / len(group.completions)
+        value = float(np.mean([c.reward for c in group.completions]))
         own = group.info.get("own")
         if self.options.upstream_reward == "own" and own is not None and own.score is not None:
             value = self.reward(own)
         group.info["value"] = value
+        if self.options.select == "all":
+            self._credit_edges(group)
+            return
         for segment in group.segments:
             segment.reward = value
             segment.baseline = 2 * self.values.value(group.problem.id) - 1
+
+    def _credit_edges(self, group: Group) -> None:
+        """V(s_b), the mean reward of a segment's own completions, against the mean of V over the problem's branches."""
+        rewards: dict[int, list[float]] = {}
+        for completion in group.completions:
+            rewards.setdefault(completion.info["subgroup"], []).append(completion.reward)
+        values = {b: float(np.mean(r)) for b, r in rewards.items()}
+        for segment in group.segments:
+            b = segment.info["subgroup"]
+            if b in values:
+                segment.reward, segment.baseline = values[b], float(np.mean(list(values.values())))
+            else:  # none of its completions has a score
+                group.samples = [s for s in group.samples if s is not segment]
+                group.unused.append(segment)
 
     # ---- credit and loss -------------------------------------------------------------------------------------------
 
@@ -134,7 +168,8 @@ class SKPO(Algorithm):
 
     def _reliability(self, batch: TokenBatch, surprise: Tensor) -> float:
         """max(0, 1 - noise / spread): spread = variance of R_I - V_before over the batch; noise = the part of it that G
-        coin flips per problem would give, mean of 4 p (1 - p) / (G - 1). Not in the paper."""
+        coin flips per problem would give, mean of 4 p (1 - p) / (G - 1). Not in the paper. With B branches G is a branch's
+        share, and their own mean as baseline takes 1 / B of the noise away."""
         if len(surprise) < 2:
             return 0.0
         down = batch.role == COMPLETION
@@ -142,8 +177,9 @@ class SKPO(Algorithm):
         mean, _, size, _ = group_statistics((batch.reward.double()[down] + 1) / 2, batch.group[down])
         noise = torch.zeros(int(first.max()) + 1, dtype=torch.float64)
         noise[first] = 4 * mean * (1 - mean) / (size - 1).clamp(min=1)
+        left = 1 - 1 / self.options.branches if self.options.select == "all" else 1.0
         spread = float(surprise.var())
-        return max(0.0, 1 - float(noise.mean()) / spread) if spread > 0 else 0.0
+        return max(0.0, 1 - left * float(noise.mean()) / spread) if spread > 0 else 0.0
 
     def loss(self, batch: TokenBatch, advantages: Tensor) -> tuple[Tensor, dict[str, float]]:
         o, a = self.options, per_token(advantages)
@@ -171,7 +207,8 @@ class SKPO(Algorithm):
             if "value" not in group.info:
                 continue
             key, step = group.problem.id, context.optimizer_step
-            segment = sum(len(s) for s in group.segments)
+            paths = self.options.branches if self.options.select == "all" else 1  # segments side by side, not in a row
+            segment = sum(len(s) for s in group.segments) / paths
             response = segment + sum(len(c) for c in group.completions) / len(group.completions)
             self.values.update(key, (group.info["value"] + 1) / 2, step=step)
             self.lengths.update(key, response, step=step)

@@ -31,6 +31,7 @@ class SPO(Algorithm):
     name, arxiv = "spo", "2509.13232"
     summary = "one response per problem against a persistent value tracker"
     curriculum = "prioritized"
+    keeps = "each problem's value (tracker) and its last response"
 
     @dataclass(frozen=True)
     class Options:

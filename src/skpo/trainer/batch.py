@@ -56,7 +56,7 @@ def step_batch(groups: Sequence[Group], *, mask_truncated: bool = False) -> Step
         rows_of_group.append(list(range(begin, begin + len(group.samples))))
     width = max((len(s) for s in samples), default=0)
     old = pad([s.logp for s in samples], width)
-    index = [i for i, g in enumerate(groups) for _ in g.samples]
+    index = compared_with(groups)
     correct = [s.correct for s in samples if s.score is not None]
     batch = TokenBatch(
         reward=torch.tensor([s.reward for s in samples], dtype=torch.float64),
@@ -69,6 +69,13 @@ def step_batch(groups: Sequence[Group], *, mask_truncated: bool = False) -> Step
         accuracy=float(np.mean(correct)) if correct else 0.0,
     )
     return StepBatch(samples, batch, torch.zeros(len(samples), dtype=torch.float64), rows_of_group)
+
+
+def compared_with(groups: Sequence[Group]) -> list[int]:
+    """For each row the number of the set that its reward is compared in: its problem, or its part of it (`info["subgroup"]`)."""
+    keys = [(i, s.info.get("subgroup")) for i, g in enumerate(groups) for s in g.samples]
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    return [numbers[key] for key in keys]
 
 
 def micro_batch(
@@ -102,6 +109,7 @@ def micro_batch(
         sampler_logp=rows(whole.sampler_logp),
         accuracy=whole.accuracy,
         totals=totals,
+        correction=whole.correction,
     )
     return batch, advantages.to(logp.device, logp.dtype)
 

@@ -39,6 +39,9 @@ class Collector:
     def __init__(self, config: TrainConfig, algorithm: Algorithm, parts: Parts, sampler: Sampler) -> None:
         self.config, self.algorithm, self.parts, self.sampler = config, algorithm, parts, sampler
         self.judge = Judge(parts.pool, parts.renderer.decode, config.problems.verifier)
+        model = parts.policy.model.config
+        model = model.get_text_config() if hasattr(model, "get_text_config") else model
+        self.positions: int | None = getattr(model, "max_position_embeddings", None)
 
     def collect(self, step: int) -> Rollout:
         """Roll the step's problems out. Where the algorithm refuses a group (dynamic sampling), further problems are drawn until
@@ -91,6 +94,7 @@ class Collector:
         context = PlanContext(
             self.parts.renderer, c.group_size, c.rollout.max_completion_tokens, self.parts.sampling, step,
             np.random.default_rng(derive_seed(seed, "plan")),
+            judge=lambda samples: self.judge.score_now(problem, samples), positions=self.positions,
         )  # fmt: skip
         return PlanRun(self.algorithm.plan(problem, context), seed)
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from skpo.problems.base import Problem
 from skpo.rollout.types import COMPLETION, REFINEMENT, Group, Sample
 
 if TYPE_CHECKING:
@@ -25,22 +26,32 @@ class Judge:
 
     def submit(self, group: Group) -> None:
         """Send every sample that has an answer (completions, refinements, and unused ones marked `info["verify"]`)."""
-        from skpo.verifiers.pool import Job
-
-        problem = group.problem
         for sample in [*group.samples, *group.unused]:
+            if sample.info.get("judged"):
+                continue
             sample.text = self.decode([*sample.prefix, *sample.tokens.tolist()])
             trained = sample.role in (COMPLETION, REFINEMENT) and any(sample is s for s in group.samples)
             if trained or sample.info.get("verify"):
-                job = Job(
-                    problem.verifier or self.verifier,
-                    sample.text,
-                    problem.answer,
-                    dict(problem.columns),
-                    problem.prompt,
-                )
-                self.waiting[self.pool.submit(job)] = sample
+                self._send(group.problem, sample)
         self._take(block=False)
+
+    def score_now(self, problem: Problem, samples: Sequence[Sample]) -> None:
+        """Text and score of samples whose plan waits for them; `submit` leaves them alone later."""
+        numbers = []
+        for sample in samples:
+            sample.text = self.decode([*sample.prefix, *sample.tokens.tolist()])
+            sample.info["judged"] = True
+            numbers.append(self._send(problem, sample))
+        while any(n in self.waiting for n in numbers):
+            self._take(block=True)
+
+    def _send(self, problem: Problem, sample: Sample) -> int:
+        from skpo.verifiers.pool import Job
+
+        job = Job(problem.verifier or self.verifier, sample.text, problem.answer, dict(problem.columns), problem.prompt)
+        number = self.pool.submit(job)
+        self.waiting[number] = sample
+        return number
 
     def finish(self) -> None:
         """Wait until every submitted sample has its score."""

@@ -13,7 +13,7 @@ import numpy as np
 from skpo.algorithms import get_algorithm
 from skpo.algorithms.base import Algorithm, StepContext
 from skpo.config import TrainConfig
-from skpo.curriculum import Sampler, priority
+from skpo.curriculum import GaussianSampler, Sampler, TrackedSampler
 from skpo.errors import ConfigError
 from skpo.policy.scoring import Row, score_rows
 from skpo.problems.base import Problem
@@ -139,6 +139,7 @@ class Trainer:
     def _credit(self, groups: Sequence[Group]) -> StepBatch:
         """Rows, behaviour and reference log-probabilities, and advantages of the step."""
         mask_truncated = getattr(self.algorithm.options, "overlong", "count") == "mask"
+        self._rescore(groups)
         data = step_batch(groups, mask_truncated=mask_truncated)
         if not data.samples:
             return data
@@ -153,6 +154,7 @@ class Trainer:
                     self.deviation = float(((new - data.batch.old_logp) * data.batch.mask).abs().max())
                 data.batch.sampler_logp = data.batch.old_logp
                 data.batch.logp = data.batch.old_logp = new
+                data.batch.correction = self.config.optimizer.correction
             data.batch.old_entropy = pad(entropies, width)
         if self.algorithm.needs_reference:
             with self.parts.reference() as reference:
@@ -162,6 +164,13 @@ class Trainer:
         for sample, advantage in zip(data.samples, per_row.tolist(), strict=True):
             sample.info["advantage"] = advantage
         return data
+
+    def _rescore(self, groups: Sequence[Group]) -> None:
+        """Behaviour log-probabilities of rows that are trained in another context than they were sampled in, under the former."""
+        moved = [s for g in groups for s in g.samples if s.info.get("rescore")]
+        if moved:
+            for sample, logp in zip(moved, self._score([(s.context, s.tokens.tolist()) for s in moved]), strict=True):
+                sample.logp = logp
 
     def _score_all(self, rows: Sequence[Row], model: Any = None) -> tuple[list[np.ndarray], list[np.ndarray]]:
         budget = self.config.optimizer.micro_batch_tokens
@@ -226,6 +235,10 @@ def make_algorithm(config: TrainConfig) -> Algorithm:
         raise ConfigError('algorithm: no "name"; write algorithm: skpo, or algorithm: {name: skpo, ...options}')
     algorithm = get_algorithm(str(options.pop("name")), **options)
     algorithm.budget = config.rollout.max_completion_tokens
+    if config.kl is not None:
+        if algorithm.own_kl:
+            raise ConfigError(f"kl=akl beside {algorithm.name}'s own KL penalty; set algorithm.beta=0, or leave kl out")
+        algorithm.akl_beta = config.kl_beta
     return algorithm
 
 
@@ -238,31 +251,8 @@ def make_sampler(config: TrainConfig, algorithm: Algorithm, problems: Sequence[P
     kind = algorithm.curriculum if config.curriculum == "auto" else config.curriculum
     if kind == "uniform":
         return Sampler(problems, config.seed)
+    if kind == "gaussian":
+        return GaussianSampler(problems, config.seed)
     if algorithm.problem_weight(problems[0].id) is not None:
         return Sampler(problems, config.seed, lambda key: algorithm.problem_weight(key) or 0.0)
     return TrackedSampler(problems, config.seed)
-
-
-class TrackedSampler(Sampler):
-    """Prioritised sampling for an algorithm that keeps no values itself: its own tracker of each problem's success rate."""
-
-    def __init__(self, problems: Sequence[Problem], seed: int) -> None:
-        from skpo.credit import Tracker
-
-        self.values = Tracker()
-        super().__init__(problems, seed, lambda key: priority(self.values.value(key)))
-
-    def observe(self, groups: Sequence[Group], optimizer_step: int) -> None:
-        """Take each problem's share of correct completions in."""
-        for group in groups:
-            if group.completions:
-                self.values.update(
-                    group.problem.id, float(np.mean([s.correct for s in group.completions])), step=optimizer_step
-                )
-
-    def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"values": self.values.state_dict()}
-
-    def load_state_dict(self, state: Any) -> None:
-        super().load_state_dict(state)
-        self.values.load_state_dict(state["values"])

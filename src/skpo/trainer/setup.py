@@ -130,8 +130,14 @@ def build_engine(config: TrainConfig, policy: LoadedPolicy, device: torch.device
 
 
 def must_recompute(config: TrainConfig, sampling: Sampling) -> bool:
-    """Whether the trainer scores behaviour log-probabilities itself: where the engine's belong to a truncated distribution or
-    come from another precision."""
+    """Whether the trainer scores behaviour log-probabilities itself: where the engine's belong to a truncated distribution, come from
+    another precision, or are to be corrected for."""
+    if config.optimizer.correction is not None:
+        if config.optimizer.old_logp == "engine":
+            raise ConfigError(
+                "optimizer.correction compares the engine with the trainer; it needs old_logp=auto or recompute"
+            )
+        return True
     if config.optimizer.old_logp == "auto":
         return sampling.truncated or config.optimizer.precision != "fp32" or config.model.dtype != "float32"
     if config.optimizer.old_logp == "engine" and sampling.truncated:

@@ -153,7 +153,7 @@ class Updater:
         batch, advantages = micro_batch(data, rows, packed, logp, entropy, totals)
         if not real:
             batch.mask = torch.zeros_like(batch.mask)
-        loss, metrics = self.algorithm.loss(batch, advantages)
+        loss, metrics = self.algorithm.full_loss(batch, advantages)
         if not real:  # keeps processes in step: a pass that counts for nothing
             loss, metrics = loss * 0.0, {}
         # Accelerate averages gradients over processes; the denominators here are global, so the sum is what is wanted.
