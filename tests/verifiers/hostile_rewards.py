@@ -80,6 +80,7 @@ ACTIONS: dict[str, Any] = {
     "none": list,
     "nothing": lambda: None,
     "word": lambda: ["good"],
+    "nap": lambda: time.sleep(0.6) or [1.0],
     "skip": lambda: [None],
     "half": lambda: [0.5],
     "negative": lambda: [-1.0],

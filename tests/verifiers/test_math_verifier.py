@@ -6,9 +6,11 @@ import json
 import subprocess
 import sys
 import time
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from skpo.errors import VerifierError
@@ -57,6 +59,9 @@ def test_readable_gold(math: Any, gold: Any) -> None:
 def test_gold_may_be_a_number_or_a_worked_solution(math: Any) -> None:
     assert math.score(r"\boxed{7}", 7) == 1.0
     assert math.score(r"\boxed{\frac12}", 0.5) == 1.0
+    assert math.score(r"\boxed{\frac12}", Fraction(1, 2)) == 1.0
+    assert math.score(r"\boxed{7}", np.int64(7)) == 1.0
+    assert math.score(r"\boxed{0.1}", np.float64(0.1)) == 1.0
     assert math.score(r"\boxed{12}", r"We add: \boxed{12}.") == 1.0
     assert math.score(r"\boxed{12}", "5 + 7 = 12\n#### 12") == 1.0
 

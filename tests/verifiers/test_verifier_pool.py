@@ -65,6 +65,12 @@ def test_sleepers_end_by_wall_time_and_ignore_signals_in_vain() -> None:
         assert time.monotonic() - start < 6  # 5 x 0.2 s of wall time each, once more if the worker had served
 
 
+def test_the_deadline_is_cpu_time() -> None:
+    """0.6 s of wall time, hardly any CPU time, under a deadline of 0.3 s (so 1.5 s of wall time): no timeout."""
+    with VerifierPool(workers=1, deadline=0.3) as pool:
+        assert short(pool.score_all([job("nap")])) == [(1.0, None)]
+
+
 def test_an_answer_does_not_pay_for_its_predecessor() -> None:
     """`late_exit` answers and kills its process 20 ms later, amid the answers that follow."""
     with VerifierPool(workers=1, deadline=1.0) as pool:

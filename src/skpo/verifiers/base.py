@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -72,12 +74,15 @@ class BaseVerifier:
 
 def gold_text(answer: Any, verifier: str) -> str:
     """A gold answer as text; numbers are fine, booleans, None, containers and empty text are not."""
-    if isinstance(answer, bool) or not isinstance(answer, str | int | float):
+    if isinstance(answer, bool) or not isinstance(answer, str | numbers.Real):
         kind = type(answer).__name__
         raise VerifierError(f"verifier {verifier}: gold answer {answer!r:.80} is a {kind}; give text or a number.")
-    if isinstance(answer, float) and (answer != answer or answer in (float("inf"), float("-inf"))):
-        raise VerifierError(f"verifier {verifier}: gold answer {answer!r} is not finite.")
-    text = repr(answer) if isinstance(answer, float) else str(answer)
+    if isinstance(answer, str | numbers.Rational):
+        text = str(answer)
+    else:
+        text = repr(float(answer))
+        if not math.isfinite(float(answer)):
+            raise VerifierError(f"verifier {verifier}: gold answer {answer!r} is not finite.")
     if not text.strip():
         raise VerifierError(f"verifier {verifier}: the gold answer is empty.")
     return text

@@ -342,11 +342,8 @@ def _ratio(text: str, depth: int) -> Shape | None:
     parts = [part.strip() for part in split(text, _COLON)] if ":" in text else []
     if len(parts) < 2 or not all(re.search(r"[\dA-Za-z]", part) for part in parts):
         return None
-    if any(re.fullmatch(r"\d\d", part) and not int(part) for part in parts[1:]) or any(
-        _is_text(part) for part in parts
-    ):
-        return Text(squeeze(text))
-    return Group("ratio", tuple(parse(part, depth + 1) for part in parts))
+    items = tuple(parse(part, depth + 1) for part in parts)
+    return Text(squeeze(text)) if any(isinstance(item, Text) for item in items) else Group("ratio", items)
 
 
 def _based(text: str, depth: int) -> Shape | None:
