@@ -80,7 +80,7 @@ def rehearsal(config: TrainConfig) -> TrainConfig:
     """The settings of a dry run: two steps, in a folder of its own that an earlier dry run may have left."""
     out = config.out.with_name(f"{config.out.name}-dry-run")
     if (out / CONFIG).is_file():
-        shutil.rmtree(out)
+        shutil.rmtree(out, ignore_errors=True)
     return config.model_copy(update={"out": out, "steps": min(config.steps, 2)})
 
 
