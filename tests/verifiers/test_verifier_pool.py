@@ -95,6 +95,18 @@ def test_formulas_go_through_workers() -> None:
         assert [verdict.score for verdict in pool.score_all(jobs)] == [float(n == 3) for n in range(12)]
 
 
+def test_imports_count_for_no_deadline() -> None:
+    """A worker that was made for one verifier loads another: importing sympy takes longer than this deadline."""
+    lone = nursery.Nursery()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("skpo.verifiers.pool.shared", lambda: lone)
+        with VerifierPool(workers=1, deadline=0.3) as pool:
+            assert pool.score_all([job("blue"), Job("math", r"\boxed{x+3}", "3+x")])[1] == Verdict(
+                1.0, None, pytest.approx(0.1, abs=0.2)
+            )
+    lone.close()
+
+
 def test_submit_and_collect_overlap() -> None:
     with VerifierPool(workers=1, deadline=1.0) as pool:
         start = time.monotonic()

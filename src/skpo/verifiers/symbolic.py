@@ -19,6 +19,7 @@ PRECISION = 30
 POINTS = 6
 
 
+@lru_cache(maxsize=1)
 def load() -> None:
     """Import and warm up what a comparison needs (about half a second of CPU time)."""
     logging.getLogger("math_verify").setLevel(logging.ERROR)

@@ -51,15 +51,19 @@ def _preload(modules: list[str]) -> str | None:
     """Import each `module`, and call each `module:function` without arguments; the first error, or None."""
     for module in modules:
         try:
-            name, _, function = module.partition(":")
-            imported = importlib.import_module(name)
-            if function:
-                getattr(imported, function)()
+            _import(module)
         except Exception as error:
             return f"{module}: {type(error).__name__}: {error}"
     gc.collect()
     gc.freeze()
     return None
+
+
+def _import(entry: str) -> None:
+    name, _, function = entry.partition(":")
+    imported = importlib.import_module(name)
+    if function:
+        getattr(imported, function)()
 
 
 def _fork(control: socket.socket, fd: int, memory_mb: int, libc: Any) -> int:
@@ -126,8 +130,10 @@ def _load(verifiers: dict[str, Any], name: str, place: tuple[list[str], str]) ->
         path, folder = place
         sys.path[:] = [folder, *(entry for entry in path if entry != folder)]
         os.chdir(folder)
-        verifiers[name] = make(name)
-        verifiers[name].load()
+        verifiers[name] = verifier = make(name)
+        for entry in verifier.preload:  # nothing to do where the nursery has it
+            _import(entry)
+        verifier.load()
     except MemoryError:
         return {"error": "the memory limit was reached; raise verify.memory_mb", "cpu": time.process_time()}
     except BaseException as error:
