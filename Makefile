@@ -33,7 +33,7 @@ lint: $(STAMP)
 check: lint test
 
 docs: $(STAMP)
-	$(BIN)/python -m skpo.cli.settings_doc > docs/settings.md
+	$(BIN)/python -m skpo.cli.settings_doc .
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

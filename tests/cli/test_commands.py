@@ -15,7 +15,7 @@ from skpo.algorithms import list_algorithms
 from skpo.cli.algorithms import option_rows
 from skpo.cli.evaluate import parse_ks
 from skpo.cli.machine import kernel, packages, recipes
-from skpo.cli.settings_doc import page
+from skpo.cli.settings_doc import page, with_algorithms
 from skpo.errors import ConfigError
 from skpo.settings import iter_fields
 
@@ -119,20 +119,17 @@ class TestDoctor:
 
 class TestSettingsPage:
     def test_is_current(self) -> None:
-        assert (ROOT / "docs/settings.md").read_text() == page(), (
-            "run python -m skpo.cli.settings_doc > docs/settings.md"
-        )
+        assert (ROOT / "docs/settings.md").read_text() == page(), "run make docs"
 
     def test_has_every_setting(self) -> None:
         text = page()
         assert all(f"`{key}`" in text for key, _ in iter_fields())
 
 
-@pytest.mark.parametrize("algorithm", list_algorithms(), ids=lambda a: a.name)
-def test_readme_has_every_algorithm(algorithm: Any) -> None:
-    link = f"[{algorithm.arxiv}](https://arxiv.org/abs/{algorithm.arxiv})"
-    row = f"| `{algorithm.name}` | {link} | {algorithm.summary} |"
-    assert row in (ROOT / "README.md").read_text().splitlines()
+def test_readme_has_every_algorithm() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert all(f"| `{algorithm.name}` |" in text for algorithm in list_algorithms()), "run make docs"
+    assert text == with_algorithms(text), "run make docs"
 
 
 @pytest.mark.parametrize("recipe", sorted(path.stem for path in (ROOT / "src/skpo/recipes").glob("*.yaml")))

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from skpo.algorithms.base import Algorithm
 
+MARKDOWN_HEAD = "| name | arXiv | what it is |"
+
 
 def algorithms(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One algorithm, for example skpo.")] = None,
@@ -48,6 +50,12 @@ def family_table(classes: list[type[Algorithm]]) -> Table:
     for algorithm in classes:
         table.add_row(algorithm.name, algorithm.arxiv, escape(algorithm.summary))
     return table
+
+
+def markdown_table(classes: list[type[Algorithm]]) -> str:
+    """The README's table of the family."""
+    rows = [f"| `{a.name}` | [{a.arxiv}](https://arxiv.org/abs/{a.arxiv}) | {a.summary} |" for a in classes]
+    return "\n".join([MARKDOWN_HEAD, "|---|---|---|", *rows])
 
 
 def options_table(rows: list[tuple[str, str, str]]) -> Table:

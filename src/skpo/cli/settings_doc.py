@@ -1,13 +1,18 @@
-"""`python -m skpo.cli.settings_doc > docs/settings.md`: the page of all settings, from the text under each in `skpo.config`."""
+"""`python -m skpo.cli.settings_doc > docs/settings.md`: the page of all settings, from the text under each in `skpo.config`.
+
+`make docs` gives the root of a clone as argument: that page is written there, and the README's table of algorithms with it.
+"""
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from skpo.cli.algorithms import show
+from skpo.cli.algorithms import MARKDOWN_HEAD, markdown_table, show
 from skpo.config import TrainConfig
 from skpo.settings import SHORTHANDS, allowed, section_of
 
@@ -18,7 +23,7 @@ A recipe is a YAML file with these keys, nested. On the command line each is `ke
 `skpo train recipes/chain.yaml steps=200 rollout.temperature=0.8`. The value is YAML; a setting that holds text takes it
 as it stands. Unknown keys are refused with the nearest known one. Assigning a mapping replaces the whole section.
 
-This page is generated: `python -m skpo.cli.settings_doc > docs/settings.md`.
+This page is generated: `make docs`.
 
 ## Short keys
 
@@ -74,5 +79,22 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
+def with_algorithms(readme: str) -> str:
+    """A README with its table of algorithms brought up to date."""
+    from skpo.algorithms import list_algorithms
+
+    before, head, rest = readme.partition(MARKDOWN_HEAD)
+    if not head:
+        return readme
+    return before + markdown_table(list_algorithms()) + rest[rest.index("\n\n") :]
+
+
 if __name__ == "__main__":
-    print(page(), end="")
+    if len(sys.argv) > 1:
+        root = Path(sys.argv[1])
+        (root / "docs/settings.md").write_text(page(), encoding="utf-8")
+        (root / "README.md").write_text(
+            with_algorithms((root / "README.md").read_text(encoding="utf-8")), encoding="utf-8"
+        )
+    else:
+        print(page(), end="")
