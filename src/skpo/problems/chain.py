@@ -157,8 +157,9 @@ class Chain:
     def completion(self, text: str, rng: random.Random | None = None, noise: float = 0.0) -> str:
         """Written steps and answer of a problem, without end-of-sequence: `a3+8=1;b1*7=7;#17`.
 
-        With `noise` each written result is, with that probability, another number than the right one (uniformly).
-        Later steps, and the answer, go on from what was written.
+        With `noise` each written result is, with that probability, drawn from all numbers alike, the right one among
+        them: modulo 10, noise 0.08 makes 7.2 % of the results wrong. Later steps, and the answer, go on from what was
+        written.
         """
         state, moves = self.parse(text)
         steps: list[str] = []
@@ -166,7 +167,7 @@ class Chain:
         for label, (operation, operand) in zip(ascii_lowercase, moves, strict=False):
             after = apply(state, operation, operand, self.modulus)
             if rng is not None and rng.random() < noise:
-                after = (after + 1 + _below(rng, self.modulus - 1)) % self.modulus
+                after = _below(rng, self.modulus)
             steps.append(f"{label}{self.number(state)}{operation}{self.number(operand)}={self.number(after)};")
             states.append(after)
             state = after
