@@ -12,6 +12,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -108,13 +109,15 @@ def _readable(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """No progress bars or advice from transformers inside the block; errors still show."""
+    """No progress bars, advice or deprecation notes from transformers and PEFT inside the block; errors still show."""
     logging = transformers.utils.logging
     bars, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
     finally:
         logging.set_verbosity(verbosity)
         if bars:
