@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +23,13 @@ class TextlessRenderer:
     def continual_ids(self, problem: Problem, segment_ids: Sequence[int]) -> tuple[int, ...]:
         return (1, 2, *segment_ids)
 
+    def refine_ids(self, problem: Problem, turns: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
+        """(1, 2), then 8 and the number of characters for each turn."""
+        return (1, 2, *(i for turn in turns for i in (8, len(turn["content"]))))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return ".".join(str(i) for i in ids)
+
 
 def sample(
     tokens: Sequence[int],
@@ -35,15 +43,20 @@ def sample(
 
 
 def drive(plan: Plan, answer: Callable[[int, Request], list[Sample]]) -> tuple[Group, list[Request]]:
-    """Run a plan; `answer(i, request)` gives the samples of its i-th request."""
-    requests = []
-    reply = None
+    """Run a plan; `answer(i, request)` gives the samples of its i-th request, counted one by one where it makes several at once."""
+    requests: list[Request] = []
+
+    def samples(request: Request) -> list[Sample]:
+        requests.append(request)
+        made = answer(len(requests) - 1, request)
+        for s in made:
+            s.context = request.context
+        return made
+
+    reply: Any = None
     while True:
         try:
-            request = plan.send(reply)  # type: ignore[arg-type]
+            asked = plan.send(reply)
         except StopIteration as stop:
             return stop.value, requests
-        requests.append(request)
-        reply = answer(len(requests) - 1, request)
-        for s in reply:
-            s.context = request.context
+        reply = samples(asked) if isinstance(asked, Request) else [samples(r) for r in asked]

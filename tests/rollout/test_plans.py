@@ -8,11 +8,15 @@ from scripted import TextlessRenderer, drive, sample
 from support import vectors
 
 from skpo import get_algorithm
+from skpo.algorithms.base import StepContext
+from skpo.errors import ConfigError
 from skpo.problems.base import Problem
 from skpo.rollout.plans import (
     PlanContext,
+    branch_plan,
     cut_segment,
     draw_stop,
+    draw_stops,
     extreme_index,
     group_plan,
     median_index,
@@ -20,6 +24,8 @@ from skpo.rollout.plans import (
     skip_plan,
 )
 from skpo.rollout.types import Sampling, derive_seed
+from skpo.trainer.batch import step_batch
+from skpo.trainer.judge import drop_unscored
 
 PROBLEM = Problem("q", "1", id="q")
 
@@ -125,6 +131,102 @@ def test_stop_positions() -> None:
     assert np.mean(stops) == pytest.approx(20, abs=0.3)  # sd 5.8 / sqrt(4000) = 0.09
     assert draw_stop(1, 1 / 6, 1 / 2, rng) == 1
     assert [draw_stop(60, 1 / 6, 1 / 2, rng, alternate=s) for s in range(3)] == [10, 30, 10]
+
+
+def test_split_range_beyond_one_half() -> None:
+    group, requests = drive(skip_plan(PROBLEM, context(budget=14), length=12, low=1.0, high=1.5), skip_answers)
+    assert 12 <= requests[0].max_tokens <= 14  # of 18: the completion budget is the segment's too
+    assert group.info["split"] == requests[0].max_tokens / 12
+
+
+def test_stop_positions_of_several_stages_ascend() -> None:
+    stops = draw_stops(600, 1 / 6, 1 / 2, np.random.default_rng(0), splits=4)
+    assert stops == sorted(stops)
+    assert all(100 <= s <= 300 for s in stops)
+    assert draw_stops(60, 1 / 6, 1 / 2, np.random.default_rng(3)) == [
+        draw_stop(60, 1 / 6, 1 / 2, np.random.default_rng(3))
+    ]
+
+
+def test_each_stage_extends_the_segment_before() -> None:
+    """Stages that end at the same draw (low = high) still add a token each, and are trained where they were sampled."""
+
+    def answers(i: int, request):
+        if i < 2:
+            return [sample([10 * (i + 1) + k] * request.max_tokens, [-0.1 * k] * request.max_tokens) for k in range(4)]
+        return [sample([7], finished=True) for _ in range(request.n)]
+
+    group, requests = drive(skip_plan(PROBLEM, context(), length=12, low=0.25, high=0.25, splits=2), answers)
+    # d = 0 .1 .2 .3, median .15: .1 and .2 tie, the lower index wins. Stage 1 gives 11 11 11, stage 2 one token 21.
+    assert [(r.context, r.max_tokens) for r in requests[:2]] == [((1, 2), 3), ((1, 2, 11, 11, 11), 1)]
+    assert requests[2].context == (11, 11, 11, 21, 9, 1, 2)
+    assert [(s.context, s.tokens.tolist()) for s in group.segments] == [
+        ((1, 2), [11, 11, 11]),
+        ((1, 2, 11, 11, 11), [21]),
+    ]
+    assert group.generated_tokens == 4 * 3 + 4 * 1 + 4
+
+    algorithm = get_algorithm("skpo", splits=2)
+    for s, score in zip(group.completions, [1.0, 0.0, 1.0, 1.0], strict=True):
+        s.score = score
+    algorithm.credit(group)
+    assert [s.reward for s in group.segments] == [0.5, 0.5]  # of all that follows: the same completions
+
+
+def branch_answers(i: int, request):
+    if i == 0:
+        return [sample([10 + k] * 3) for k in range(request.n)]
+    return [sample([20 * i + k], finished=True) for k in range(request.n)]
+
+
+def test_branches_keep_every_segment() -> None:
+    plan = branch_plan(PROBLEM, context(4), length=12, branches=2, low=0.25, high=0.25)
+    group, requests = drive(plan, branch_answers)
+    assert [(r.context, r.n, r.max_tokens) for r in requests] == [
+        ((1, 2), 2, 3),
+        ((10, 10, 10, 9, 1, 2), 2, 50),
+        ((11, 11, 11, 9, 1, 2), 2, 50),
+    ]
+    assert [s.info["subgroup"] for s in group.completions] == [0, 0, 1, 1]
+    assert [s.info["subgroup"] for s in group.segments] == [0, 1]
+    assert group.unused == []
+    for branches in (1, 3, 4):
+        with pytest.raises(ConfigError, match="choose algorithm.branches"):
+            next(branch_plan(PROBLEM, context(4), length=12, branches=branches))
+
+
+def test_branches_are_credited_against_their_mean() -> None:
+    algorithm = get_algorithm("skpo", select="all", initial_length=12)
+    algorithm.values.seed("q", 0.9, 4)  # takes no part
+    group, _ = drive(algorithm.plan(PROBLEM, context()), branch_answers)
+    for s, score in zip(group.completions, [1.0, 0.0, 1.0, 1.0], strict=True):
+        s.score = score
+    algorithm.credit(group)
+    # V(s_0) = (1 - 1)/2 = 0, V(s_1) = 1, their mean 1/2
+    assert [(s.reward, s.baseline) for s in group.segments] == [(0.0, 0.5), (1.0, 0.5)]
+    data = step_batch([group, group])
+    assert data.batch.group.tolist() == [0, 0, 1, 1, 0, 1, 2, 2, 3, 3, 2, 3]
+    advantages = algorithm.advantages(data.batch)[:6].tolist()
+    # within branch 0: +-1 over a sample deviation of sqrt 2; branch 1: all equal
+    assert advantages[:4] == pytest.approx([0.70711, -0.70711, 0, 0], abs=1e-5)
+    # -+1/2 over the batch's four segments: sample deviation sqrt(4 * 0.25 / 3) = 0.57735
+    assert advantages[4:] == pytest.approx([-0.86602, 0.86602], abs=1e-4)
+
+    algorithm.observe([group], StepContext(0, 0, lambda pairs: []))
+    # a path is one segment and one completion: (3 + 3) / 2 + 1 = 4; the first observation overwrites
+    segment, completion = len(group.segments[0]), 1
+    assert algorithm.lengths.value("q") == segment + completion
+
+
+def test_a_branch_without_any_score_is_left_out() -> None:
+    algorithm = get_algorithm("skpo", select="all", initial_length=12)
+    group, _ = drive(algorithm.plan(PROBLEM, context()), branch_answers)
+    for s in group.completions:
+        s.score = None if s.info["subgroup"] == 0 else 1.0
+    drop_unscored(group)
+    algorithm.credit(group)
+    assert [s.info["subgroup"] for s in group.segments] == [1]
+    assert len(group.unused) == 3
 
 
 def test_skpo_credit_uses_the_value_before_this_visit() -> None:
