@@ -1,8 +1,9 @@
 """What plans and engines exchange: `Request`, `Sample`, `Group`, and the engine contract.
 
 Token ids go in and token ids come out; no engine sees text. A *plan* is a generator that yields `Request`s, is sent the
-list of `Sample`s that answers each, and returns a `Group`. An engine runs any number of plans in one continuous batch
-and resumes each the moment its own samples are in.
+list of `Sample`s that answers each, and returns a `Group`. It may also yield a list of requests, which run at the same time
+and are answered together, by a list of lists. An engine runs any number of plans in one continuous batch and resumes each
+the moment its own samples are in.
 """
 
 from __future__ import annotations
@@ -103,7 +104,9 @@ class Group:
         return sum(s.info.get("sampled", len(s)) for s in [*self.samples, *self.unused])
 
 
-Plan = Generator[Request, list[Sample], Group]
+#: What a plan yields: one request, answered by its samples, or a list of requests, answered by a list of their samples each. The
+#: answer's type depends on that, so it is open here. Samples are numbered over all requests of a plan in the order given.
+Plan = Generator[Request | list[Request], Any, Group]
 
 
 @dataclass
