@@ -191,7 +191,7 @@ def test_branches_keep_every_segment() -> None:
     assert [s.info["subgroup"] for s in group.segments] == [0, 1]
     assert group.unused == []
     for branches in (1, 3, 4):
-        with pytest.raises(ConfigError, match="choose algorithm.branches"):
+        with pytest.raises(ConfigError, match=r"choose algorithm\.branches"):
             next(branch_plan(PROBLEM, context(4), length=12, branches=branches))
 
 
