@@ -189,7 +189,7 @@ def branch_plan(
     skip: bool = True,
     budget: Literal["full", "remaining"] = "full",
 ) -> Plan:
-    """A tree in place of a selection (not in the paper): B segments, all kept, and G / B completions from each [s_b, q].
+    """A tree in place of a selection (not in the paper): B segments, all kept, and G / B completions from each [s_b, q], at once.
 
     Samples carry `info["subgroup"] = b`: completions are compared within their own branch. A segment that came out empty is
     a branch like any other, without a row of its own. Raises ConfigError unless `branches` is at least 2, and divides the group
@@ -203,17 +203,19 @@ def branch_plan(
         )
     stop = min(draw_stop(length, low, high, context.rng), context.max_tokens)
     drafts = yield Request(render.prompt_ids(problem), branches, stop, context.sampling)
-    completions: list[Sample] = []
     cuts = [cut_segment(s) for s in drafts]
-    for b, segment in enumerate(cuts):
-        segment.info["subgroup"] = b
-        ids = tuple(int(t) for t in segment.tokens)
+    pieces = [tuple(int(t) for t in s.tokens) for s in cuts]
+    requests = []
+    for ids in pieces:
         room = max(1, context.max_tokens - len(ids)) if budget == "remaining" else context.max_tokens
-        ids_after = render.skip_ids(problem, ids) if skip else render.continual_ids(problem, ids)
-        for completion in (yield Request(ids_after, each, room, context.sampling)):
-            completion.info["subgroup"] = b
-            completion.prefix = () if skip else ids
-            completions.append(completion)
+        after = render.skip_ids(problem, ids) if skip else render.continual_ids(problem, ids)
+        requests.append(Request(after, each, room, context.sampling))
+    answers = yield requests
+    for b, (segment, answer) in enumerate(zip(cuts, answers, strict=True)):
+        segment.info["subgroup"] = b
+        for completion in answer:
+            completion.info["subgroup"], completion.prefix = b, () if skip else pieces[b]
+    completions = [s for answer in answers for s in answer]
     info = {"stop_position": stop, "split": stop / length, "mean_nll": [mean_nll(s) for s in cuts]}
     trained = [s for s in cuts if len(s)]
     return Group(problem, [*completions, *trained], [s for s in cuts if not len(s)], info)
