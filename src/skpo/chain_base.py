@@ -19,6 +19,7 @@ torch and transformers are imported where they are used.
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import random
 import time
@@ -27,7 +28,7 @@ from pathlib import Path
 from string import ascii_lowercase, digits
 from typing import TYPE_CHECKING, Any
 
-from skpo.problems.chain import Chain
+from skpo.problems.chain import Chain, split_of
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
@@ -38,7 +39,9 @@ ALPHABET = digits + ascii_lowercase + "+-*=;|#"
 
 STEPS = 1300  # optimiser steps
 BATCH = 32  # sequences per optimiser step
-SKIP_FROM = 250  # first optimiser step with skip prompts
+SHORTEST = 3  # steps of the shortest problems
+MIXED_UNTIL = 300  # before this optimiser step, problems have all lengths from SHORTEST to 10
+SKIP_FROM = 0  # first optimiser step with skip prompts
 SKIP_SHARE = 0.65  # of the sequences, from then on
 FOREIGN_SHARE = 0.15  # of the skip prompts: another problem's segment
 CONTINUE_SHARE = 0.9  # of the other skip prompts: continued from the segment's last whole step
@@ -86,7 +89,7 @@ def chain_model(vocabulary: int) -> LlamaForCausalLM:
         num_key_value_heads=4,
         max_position_embeddings=512,
         tie_word_embeddings=False,
-        initializer_range=0.08,  # with the usual 0.02 the look-up of labels is not learned in this time
+        initializer_range=0.06,  # with the usual 0.02 looking up a label is not learned in this time
         bos_token_id=None,
         eos_token_id=1,
         pad_token_id=0,
@@ -94,36 +97,38 @@ def chain_model(vocabulary: int) -> LlamaForCausalLM:
     return LlamaForCausalLM(config)
 
 
-def lessons(seed: int, noise: float, chain: Chain | None = None) -> Iterator[list[Example]]:
-    """Batches of examples, one per optimiser step, without end. Every problem is new."""
-    chain = chain or Chain()
-    texts = chain.texts(f"chain-base/{seed}")
+def lessons(seed: int, noise: float, steps: int = 10) -> Iterator[list[Example]]:
+    """Batches of examples, one per optimiser step, without end; `steps` is the length of the problems."""
+    chains = {n: Chain(steps=n) for n in range(SHORTEST, steps + 1)}
     rng = random.Random(f"chain-base/{seed}")
-    step = 0
-    while True:
-        share = SKIP_SHARE if step >= SKIP_FROM else 0.0
+    for step in itertools.count():
+        skip_share = SKIP_SHARE if step >= SKIP_FROM else 0.0
         batch = []
         for _ in range(BATCH):
-            text = next(texts)
-            if rng.random() < share:
+            length = SHORTEST + int(rng.random() * (steps + 1 - SHORTEST)) if step < MIXED_UNTIL else steps
+            chain = chains[length]
+            text = draw(chain, rng)
+            if rng.random() < skip_share:
                 batch.append(skip_example(chain, text, rng, noise))
             else:
                 batch.append((text, chain.completion(text, rng, noise)))
         yield batch
-        step += 1
+
+
+def draw(chain: Chain, rng: random.Random) -> str:
+    """A problem of the training split."""
+    answers = chain.answers
+    while True:
+        text = chain.draw(rng, answers[int(rng.random() * len(answers))])
+        if text is not None and split_of(text) == "train":
+            return text
 
 
 def skip_example(chain: Chain, text: str, rng: random.Random, noise: float) -> Example:
     """A skip prompt and what to make of it: go on after the segment's last whole step, or start over."""
     foreign = rng.random() < FOREIGN_SHARE
     completion = chain.completion(text, rng, noise)
-    source = completion
-    if foreign:
-        answers = chain.answers
-        other = None
-        while other is None:
-            other = chain.draw(rng, answers[int(rng.random() * len(answers))])
-        source = chain.completion(other, rng, noise)
+    source = chain.completion(draw(chain, rng), rng, noise) if foreign else completion
     steps = source.rpartition("#")[0]
     segment = steps[: 1 + int(rng.random() * len(steps))]
     prompt = SKIP_TEMPLATE.format(segment=segment, problem=text)
