@@ -1,6 +1,7 @@
 """The shipped base model: it can do what its card says, and it can be made again."""
 
 import random
+import re
 from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -110,13 +111,19 @@ def test_it_goes_on_from_a_segment(base: "Base") -> None:
     assert sum(a == w for a, w in zip(answers, wrong, strict=True)) >= 0.8 * 32
 
 
-def test_lessons_teach_both_forms_and_no_heldout_problem() -> None:
-    batches = list(islice(lessons(seed=0, noise=0.08), 260))
-    assert all("|" not in prompt for batch in batches[:250] for prompt, _ in batch)
-    later = [prompt for batch in batches[250:] for prompt, _ in batch]
-    skips = [prompt for prompt in later if "|" in prompt]
-    assert abs(len(skips) / len(later) - 0.65) < 0.11  # four standard errors of 320 draws
-    assert {split_of(prompt.rpartition("|")[2]) for batch in batches for prompt, _ in batch} == {"train"}
+def test_lessons_teach_both_forms_all_lengths_and_no_heldout_problem() -> None:
+    batches = list(islice(lessons(seed=0, noise=0.08), 310))
+    prompts = [prompt for batch in batches for prompt, _ in batch]
+    assert {len(batch) for batch in batches} == {32}
+    skips = sum("|" in prompt for prompt in prompts)
+    assert abs(skips / len(prompts) - 0.65) < 0.02  # four standard errors: 4 * sqrt(0.65 * 0.35 / 9920) = 0.019
+
+    def lengths(part: list[list[tuple[str, str]]]) -> set[int]:
+        return {len(re.findall("[a-z]", prompt.rpartition("|")[2])) for batch in part for prompt, _ in batch}
+
+    assert lengths(batches[:300]) == set(range(3, 11))
+    assert lengths(batches[300:]) == {10}
+    assert {split_of(prompt.rpartition("|")[2]) for prompt in prompts} == {"train"}
 
 
 def test_skip_examples_go_on_after_the_last_whole_step() -> None:

@@ -7,11 +7,16 @@ It knows two kinds of prompt, both without a chat template:
     3a+8b*7c-2d+6=              -> a3+8=1;b1*7=7;c7-2=5;d5+6=1;#51      a problem
     a3+8=1;b1|3a+8b*7c-2d+6=    -> b1*7=7;c7-2=5;d5+6=1;#51             a skip connection, `{segment}|{problem}`
 
-Each written result of the lessons is wrong with probability 0.08, and what follows goes on from the wrong one. So at
-temperature 1 the model is right about half of the time, when greedy nearly always: a start that reinforcement learning
-can improve, and that comes out alike wherever it is made. (Stopping the teaching early instead would not: accuracy
-jumps within a few steps.) Of the skip prompts 15 % carry the segment of another problem; of the rest 90 % are continued
-from the segment's last whole step; all others start over. Only training-split problems are taught.
+With probability 0.08 a written result of the lessons is drawn at random, and what follows goes on from it. So at
+temperature 1 the model is right about half of the time (0.928**10 = 0.47), when greedy nearly always: a start that
+reinforcement learning can improve, and that comes out alike wherever it is made. (Stopping the teaching early instead
+would not: accuracy jumps within a few steps.)
+
+65 % of the lessons are skip prompts. Of these 15 % carry the segment of another problem; of the rest 90 % are continued
+from the segment's last whole step; all others start over. Problems have 3 to 10 steps at first, later 10. Taught with
+plain problems of 10 steps only, a model looks operations up by their distance, which is of no use behind a segment;
+with skip prompts and many lengths from the first step on it learns to look for the label. Only training-split problems
+are taught.
 
 torch and transformers are imported where they are used.
 """
@@ -41,8 +46,7 @@ STEPS = 1300  # optimiser steps
 BATCH = 32  # sequences per optimiser step
 SHORTEST = 3  # steps of the shortest problems
 MIXED_UNTIL = 300  # before this optimiser step, problems have all lengths from SHORTEST to 10
-SKIP_FROM = 0  # first optimiser step with skip prompts
-SKIP_SHARE = 0.65  # of the sequences, from then on
+SKIP_SHARE = 0.65  # of the sequences
 FOREIGN_SHARE = 0.15  # of the skip prompts: another problem's segment
 CONTINUE_SHARE = 0.9  # of the other skip prompts: continued from the segment's last whole step
 LEARNING_RATE = 3e-3
@@ -102,13 +106,12 @@ def lessons(seed: int, noise: float, steps: int = 10) -> Iterator[list[Example]]
     chains = {n: Chain(steps=n) for n in range(SHORTEST, steps + 1)}
     rng = random.Random(f"chain-base/{seed}")
     for step in itertools.count():
-        skip_share = SKIP_SHARE if step >= SKIP_FROM else 0.0
         batch = []
         for _ in range(BATCH):
             length = SHORTEST + int(rng.random() * (steps + 1 - SHORTEST)) if step < MIXED_UNTIL else steps
             chain = chains[length]
             text = draw(chain, rng)
-            if rng.random() < skip_share:
+            if rng.random() < SKIP_SHARE:
                 batch.append(skip_example(chain, text, rng, noise))
             else:
                 batch.append((text, chain.completion(text, rng, noise)))
@@ -253,7 +256,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder to write to")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=STEPS, help=f"optimiser steps of {BATCH} sequences")
-    parser.add_argument("--noise", type=float, default=0.08, help="probability that a taught result is wrong")
+    parser.add_argument("--noise", type=float, default=0.08, help="probability that a taught result is drawn at random")
     options = parser.parse_args()
     start = time.process_time()
 

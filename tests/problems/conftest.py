@@ -1,4 +1,4 @@
-"""Files with problems, and a stand-in for the room of verifiers."""
+"""Files with problems."""
 
 import json
 from collections.abc import Callable

@@ -143,7 +143,7 @@ def test_refused(query: str, message: str) -> None:
 
 
 def test_unknown_builtin() -> None:
-    with pytest.raises(ProblemError, match='unknown built-in problem set "chains". Did you mean "chain".'):
+    with pytest.raises(ProblemError, match=r'unknown built-in problem set "chains". Did you mean "chain".'):
         load_problems("builtin:chains")
 
 

@@ -172,7 +172,9 @@ def test_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert one.columns == {"reward_model": {"ground_truth": "2"}, "level": 1.0}
     assert (two.text, two.answer) == ("2+2?", "4")
     assert [p.answer for p in load_problems("p.parquet", answer_key="reward_model.ground_truth")] == ["2", "4"]
-    expected = 'p.parquet, row 0: no "gold"; columns here: prompt, answer, reward_model, level. Use --answer-key answer.'
+    expected = (
+        'p.parquet, row 0: no "gold"; columns here: prompt, answer, reward_model, level. Use --answer-key answer.'
+    )
     assert refusal("p.parquet", answer_key="gold") == expected
 
 

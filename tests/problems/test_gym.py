@@ -54,7 +54,10 @@ def test_verifier_of_choice() -> None:
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ("chain_sums", 'gym:chain_sums: unknown reasoning-gym task "chain_sums". Did you mean "chain_sum"? Known: ab, '),
+        (
+            "chain_sums",
+            'gym:chain_sums: unknown reasoning-gym task "chain_sums". Did you mean "chain_sum"? Known: ab, ',
+        ),
         ("chain_sum?max_term=3", 'unknown parameter "max_term". Did you mean "max_terms"?'),
         ("chain_sum?max_terms=three", 'gym:chain_sum?max_terms=three: max_terms="three": no integer.'),
         ("chain_sum?allow_negation=maybe", 'allow_negation="maybe": not one of true, false'),
@@ -90,7 +93,7 @@ class Colour(enum.Enum):
         ("+,-", tuple[str, ...], ("+", "-")),
         ("+,-", tuple, ("+", "-")),
         ("0.5,1", list[float], [0.5, 1.0]),
-        ("a,b", typing.Sequence[str], ["a", "b"]),  # noqa: UP006
+        ("a,b", typing.Sequence[str], ["a", "b"]),
         ("red", Colour, Colour.RED),
         ("x", typing.Literal["x", "y"], "x"),
         ("2020-02-03", datetime.date, datetime.date(2020, 2, 3)),

@@ -35,16 +35,16 @@ def test_errors_name_the_row_and_the_split(saved: str) -> None:
         load_problems(f"{saved}:test", prompt_key="problem")
     expected = f'{saved}:test, row 0: no "answer"; columns here: problem, solution, level. Use --answer-key solution.'
     assert str(error.value) == expected
-    with pytest.raises(ProblemError, match='unknown split "tests". Did you mean "test".'):
+    with pytest.raises(ProblemError, match=r'unknown split "tests". Did you mean "test".'):
         load_problems(f"{saved}:tests")
-    with pytest.raises(ProblemError, match='unknown parameter "nam". Did you mean "name".'):
+    with pytest.raises(ProblemError, match=r'unknown parameter "nam". Did you mean "name".'):
         load_problems(f"{saved}?nam=x")
 
 
 def test_saved_without_splits(tmp_path: Path) -> None:
     datasets.Dataset.from_list(ROWS).save_to_disk(tmp_path)
     assert len(load_problems(f"hf:{tmp_path}", **KEYS)) == 2  # type: ignore[arg-type]
-    with pytest.raises(ProblemError, match='without splits. Leave ":test" out'):
+    with pytest.raises(ProblemError, match=r'without splits. Leave ":test" out'):
         load_problems(f"hf:{tmp_path}:test")
 
 
@@ -54,7 +54,7 @@ def test_folder_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     folder.mkdir()
     datasets.Dataset.from_list(ROWS).to_parquet(folder / "train.parquet")
     assert len(load_problems(f"hf:{folder}", **KEYS)) == 2  # type: ignore[arg-type]
-    with pytest.raises(ProblemError, match='Unknown split "dev"'):
+    with pytest.raises(ProblemError, match=r'Unknown split "dev"'):
         load_problems(f"hf:{folder}:dev")
 
 
@@ -92,5 +92,5 @@ def test_missing_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_name() -> None:
-    with pytest.raises(ProblemError, match="hf:: no dataset. Write hf:owner/name or hf:folder."):
+    with pytest.raises(ProblemError, match=r"hf:: no dataset. Write hf:owner/name or hf:folder."):
         load_problems("hf:")
