@@ -54,7 +54,7 @@ def build(family: str, seed: int = 0) -> Any:
     return model
 
 
-def two_stage(context: tuple[int, ...], n: int, tokens: int, sampling: Sampling = Sampling()) -> Plan:  # noqa: B008
+def two_stage(context: tuple[int, ...], n: int, tokens: int, sampling: Sampling = Sampling()) -> Plan:
     """As SKPO rolls out: n segments, then n completions of [segment, context]."""
     segments = yield Request(context, n, tokens // 2, sampling)
     chosen = tuple(segments[n // 2].tokens.tolist())
@@ -79,7 +79,7 @@ def as_lists(groups: Iterable[Group]) -> list[list[list[int]]]:
     return [[s.tokens.tolist() for s in [*g.samples, *g.unused]] for g in groups]
 
 
-def check_samples(model: Any, samples: Sequence[Sample], sampling: Sampling = Sampling()) -> float:  # noqa: B008
+def check_samples(model: Any, samples: Sequence[Sample], sampling: Sampling = Sampling()) -> float:
     """Largest difference between the samples' log-probabilities and those of one plain forward for each sample."""
     worst = 0.0
     for s in samples:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from engine_models import FAMILIES, build, check_samples, run_plans, two_stage
+from rollout.engine.engine_models import FAMILIES, build, check_samples, run_plans, two_stage
 
 from skpo.rollout.embedded import EmbeddedEngine
 from skpo.rollout.types import Group, Plan, Problem, Request, Sampling
@@ -26,6 +26,16 @@ def test_two_stage_plans_with_ragged_lengths(family: str) -> None:
     groups = run_plans(engine, plans)
     samples = [s for g in groups for s in [*g.samples, *g.unused]]
     assert len({len(s.context) for s in samples}) > 6
+    assert check_samples(model, samples) < 1e-5
+
+
+def test_more_rows_and_contexts_than_are_attended_together() -> None:
+    """Rows change places as others end, over several buckets of rows and of contexts."""
+    model = build("llama")
+    engine = EmbeddedEngine(model, eos_ids=[3, 4, 5], slots=80)
+    groups = run_plans(engine, [two_stage(tuple(range(6, 8 + i)), 8, 12 + 5 * (i % 9)) for i in range(18)])
+    samples = [s for g in groups for s in [*g.samples, *g.unused]]
+    assert len({len(s) for s in samples}) > 15
     assert check_samples(model, samples) < 1e-5
 
 
@@ -101,7 +111,7 @@ def test_in_place_update_is_seen_by_the_next_run() -> None:
 def test_loading_weights() -> None:
     model, other = build("llama-tied"), build("llama-tied", seed=1)
     engine = EmbeddedEngine(model, eos_ids=[3], slots=8)
-    weights = {n: p for n, p in other.named_parameters()}  # without the tied output head
+    weights = dict(other.named_parameters())  # without the tied output head
     engine.update_weights(weights, version=7)
     (group,) = run_plans(engine, [two_stage((5, 6, 7), 4, 16)])
     assert {s.version for s in group.samples} == {7}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine_models import PROBLEM, build, check_samples, run_plans
+from rollout.engine.engine_models import PROBLEM, build, check_samples, run_plans
 
 from skpo.rollout.embedded import EmbeddedEngine
 from skpo.rollout.types import Group, Plan, Request, derive_seed

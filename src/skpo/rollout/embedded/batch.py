@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -16,27 +18,38 @@ from skpo.rollout.sampling import sample
 from skpo.rollout.types import Request
 
 
+@dataclass
 class Admission:
-    """Counts what the running rows and the ones about to start need of the cache, at their longest."""
+    """Counts what the running rows, and the ones about to start, need of the cache when all are at their longest.
 
-    def __init__(
-        self, rows: int, slots: int, longest: int, lengths: dict[tuple[int, ...], int], limit: int | None
-    ) -> None:
-        self.rows, self.slots, self.longest, self.limit = rows, slots, longest, limit
-        self.lengths = lengths  # rounded length of every context held or about to be
+    rows, contexts: places in use. longest, longest_context: rounded tokens of the longest row and context.
+    """
+
+    slots: int
+    limit: int | None
+    rows: int
+    longest: int
+    held: set[tuple[int, ...]]
+    contexts: int
+    longest_context: int
+
+    @property
+    def full(self) -> bool:
+        return self.rows >= self.slots
 
     def admit(self, request: Request, wanted: int) -> int:
         """How many of `wanted` samples of a request can start now; counts them as started."""
         count = min(wanted, self.slots - self.rows)
-        lengths = {**self.lengths, request.context: rounded(len(request.context))}
+        held = self.held | {request.context}
+        contexts = max(self.contexts, len(held))
+        longest_context = max(self.longest_context, rounded(len(request.context)))
         longest = max(self.longest, rounded(request.max_tokens))
         if self.limit is not None:
-            room = self.limit - len(lengths) * max(lengths.values())
-            count = min(count, room // longest - self.rows)
+            count = min(count, (self.limit - contexts * longest_context) // longest - self.rows)
         if count <= 0:
             return 0
         self.rows += count
-        self.longest, self.lengths = longest, lengths
+        self.held, self.contexts, self.longest_context, self.longest = held, contexts, longest_context, longest
         return count
 
 
@@ -59,9 +72,17 @@ class Batch:
 
     def plan_admission(self) -> Admission:
         """What is in use now."""
-        rows, held = self.rows, self._contexts
+        rows, contexts = self.rows, self._contexts
         longest = rounded(int(rows.limit[: rows.count].max(initial=0)))
-        return Admission(rows.count, rows.slots, longest, {c: rounded(len(c)) for c in held.place}, self._limit)
+        return Admission(
+            slots=rows.slots,
+            limit=self._limit,
+            rows=rows.count,
+            longest=longest,
+            held=set(contexts.place),
+            contexts=contexts.extent,
+            longest_context=rounded(contexts.longest),
+        )
 
     def start(self, wanted: list[tuple[Job, range]]) -> int:
         """Add rows for the given samples of each job, computing contexts not held yet; returns the tokens computed."""
@@ -100,28 +121,24 @@ class Batch:
         assert self._context_cache is not None
         assert self._row_cache is not None
         before = rows.made[: rows.count] - 1
-        longest = int(rows.limit[: rows.count].max())
-        self._row_cache.reserve(rows.count, int(before.max()) + 1, self._row_places(longest), longest)
+        self._reserve(
+            self._row_cache, rows.count, int(before.max()) + 1, rows.slots, int(rows.limit[: rows.count].max())
+        )
         if self._layout is None:
             self._layout = Layout(rows.context[: rows.count].copy(), self._contexts.lengths.copy(), self._device)
         step = DecodePass(self._layout, self._context_cache, self._row_cache, before)
         return self._forward(step, rows.last(), step.positions)
 
     def remove(self, numbers: np.ndarray) -> None:
-        """End rows (ascending numbers); the last rows move into their places."""
+        """End rows; others move into their places."""
         for place in self.rows.context[numbers].tolist():
             self._contexts.release(place)
         to, of = self.rows.remove(numbers)
-        if len(to) and self._row_cache is not None:
-            tokens = min(int(self.rows.made[to].max()), self._row_cache.capacity)
-            self._row_cache.move(to, of, tokens)
+        cached = self.rows.made[to] - 1
+        if cached.any() and self._row_cache is not None:
+            some = cached > 0  # the others have no place in the cache yet
+            self._row_cache.move(to[some], of[some], int(cached.max()))
         self._layout = None
-
-    def _row_places(self, longest: int) -> int:
-        """Most rows, of at most `longest` tokens each, that the row cache should have room for."""
-        if self._limit is None:
-            return self.rows.slots
-        return max(self.rows.count, min(self.rows.slots, self._limit // rounded(longest)))
 
     def _prefill(self, contexts: list[tuple[int, ...]]) -> int:
         """Compute contexts, those of similar length together; returns the number of tokens."""
@@ -155,9 +172,24 @@ class Batch:
 
     def _reserve_contexts(self) -> None:
         assert self._context_cache is not None
-        count, longest = len(self._contexts.lengths), self._contexts.longest
-        most = count if self._limit is not None else max(count, self.rows.slots)
-        self._context_cache.reserve(count, longest, most, longest)
+        places, longest = self._contexts.extent, self._contexts.longest
+        self._reserve(self._context_cache, places, longest, max(places, self.rows.slots), longest)
+
+    def _reserve(self, cache: Places, places: int, tokens: int, most_places: int, most_tokens: int) -> None:
+        """`Places.reserve`; under a limit nothing is taken in advance, and what is no longer used is given back."""
+        if self._limit is None:
+            cache.reserve(places, tokens, most_places, most_tokens)
+            return
+        both = [c for c in (self._row_cache, self._context_cache) if c is not None]
+        need = max(places, cache.count) * max(rounded(tokens), cache.capacity)
+        if need + sum(c.count * c.capacity for c in both if c is not cache) > self._limit:
+            rows = self.rows
+            for c in both:
+                if c is self._context_cache:
+                    c.trim(min(c.count, self._contexts.extent), self._contexts.longest)
+                else:
+                    c.trim(min(c.count, rows.count), int(rows.made[: rows.count].max(initial=0)))
+        cache.reserve(places, tokens, places, tokens)
 
     def _shape(self, prefill: PrefillPass) -> CacheShape:
         """The cache's shape, seen from a first pass. Raises ModelError if some layer didn't attend, or they differ."""

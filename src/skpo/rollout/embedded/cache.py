@@ -6,6 +6,7 @@ as needed. A row attends to its context's place and to its own place; nothing is
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,15 +63,27 @@ class Places:
         fresh[:, :, :used, :, : self.capacity] = self.data[:, :, :used]
         self.data = fresh
 
+    def trim(self, places: int, tokens: int) -> None:
+        """Give back all but `tokens` tokens of the first `places` places."""
+        capacity = min(self.capacity, rounded(tokens))
+        if (places, capacity) != (self.count, self.capacity):
+            fresh = self._empty(places, capacity)
+            fresh.copy_(self.data[:, :, :places, :, :capacity])
+            self.data = fresh
+
     def move(self, target: np.ndarray, source: np.ndarray, tokens: int) -> None:
         """Copy the first `tokens` tokens of places `source` to places `target`."""
         to, of = (torch.from_numpy(x).to(self.data.device) for x in (target, source))
         self.data[:, :, to, :, :tokens] = self.data[:, :, of, :, :tokens]
 
     def _empty(self, places: int, capacity: int) -> Tensor:
+        """Zeros: stale NaN in a masked place would spoil a product."""
         s = self.shape
-        # zeros, not empty: stale NaN in a masked place would spoil a product
-        return torch.zeros(s.layers, 2, places, s.kv_heads, capacity, s.head_dim, dtype=s.dtype, device=s.device)
+        sizes = (s.layers, 2, places, s.kv_heads, capacity, s.head_dim)
+        if s.device.type != "cpu" or not math.prod(sizes):
+            return torch.zeros(sizes, dtype=s.dtype, device=s.device)
+        # numpy takes pages that are zero already and touches none of them
+        return torch.from_numpy(np.zeros(math.prod(sizes) * s.dtype.itemsize, dtype=np.uint8)).view(s.dtype).view(sizes)
 
 
 class Contexts:
@@ -106,6 +119,11 @@ class Contexts:
             del self.place[self._tokens.pop(place)]
             self.logits.pop(place, None)
             self.lengths[place] = 0
+
+    @property
+    def extent(self) -> int:
+        """Places up to the last one in use."""
+        return int(np.flatnonzero(self.lengths).max(initial=-1)) + 1
 
     @property
     def longest(self) -> int:

@@ -113,7 +113,7 @@ class EmbeddedEngine:
             low = batch.rows.count
             wanted: list[tuple[Job, range]] = []
             planned = batch.plan_admission()
-            while (job := scheduler.next_job()) is not None:
+            while not planned.full and (job := scheduler.next_job()) is not None:
                 count = planned.admit(job.request, job.request.n - job.launched)
                 if count == 0:
                     break

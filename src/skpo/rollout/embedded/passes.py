@@ -11,9 +11,9 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from skpo.rollout.embedded.attention import MASKED, attend, merge
 from skpo.rollout.embedded.cache import Places
+from skpo.rollout.embedded.rows import TOGETHER
 
-_ROWS = 32  # rows attended together over their own longest length
-_CONTEXTS = 8  # the same for contexts
+_CONTEXTS = 8  # contexts attended together, over the longest of them
 
 
 class PrefillPass:
@@ -138,7 +138,7 @@ class DecodePass:
         self._at = torch.from_numpy(before).to(device)
         self._index = torch.arange(count, device=device)
         self.positions = layout.lengths[layout.context] + self._at
-        edges = [(low, min(low + _ROWS, count)) for low in range(0, count, _ROWS)]
+        edges = [(low, min(low + TOGETHER, count)) for low in range(0, count, TOGETHER)]
         self._buckets = [_Bucket(low, high, int(before[low:high].max()) + 1) for low, high in edges]
         key = torch.arange(int(before.max()) + 1, device=device)
         self._key = key

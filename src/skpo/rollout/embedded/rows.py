@@ -9,6 +9,7 @@ from torch import Tensor
 from skpo.rollout.embedded.scheduler import Job
 from skpo.rollout.sampling import RowSampling
 
+TOGETHER = 32  #: rows attended together, over the longest of them
 _HOST = ("made", "limit", "context", "temperature", "top_k", "top_p")
 
 
@@ -87,10 +88,11 @@ class Rows:
         return [(tokens[j, :n].copy(), logp[j, :n].copy()) for j, n in enumerate(self.made[numbers])]
 
     def remove(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """End these rows and fill their places from the last rows; returns what moved: (to, from)."""
-        left = self.count - len(numbers)
-        to = numbers[numbers < left]
-        of = np.setdiff1d(np.arange(left, self.count), numbers)
+        """End these rows; the others become contiguous, near enough in order of length. Returns what moved: (to, from)."""
+        stays = np.ones(self.count, dtype=bool)
+        stays[numbers] = False
+        left = np.flatnonzero(stays)
+        to, of = _regroup(self.made[left], left)
         if len(to):
             for name in _HOST:
                 values = getattr(self, name)
@@ -98,9 +100,27 @@ class Rows:
             target, source = (torch.from_numpy(x).to(self.device) for x in (to, of))
             for tensor in (self.seeds, self.tokens, self.logp):
                 tensor[target] = tensor[source]
-            for t, f in zip(to.tolist(), of.tolist(), strict=True):
-                self.job[t] = self.job[f]
-        del self.job[left:]
-        self.count = left
+            moved = [self.job[i] for i in of.tolist()]
+            for i, job in zip(to.tolist(), moved, strict=True):
+                self.job[i] = job
+        self.count = len(left)
+        del self.job[self.count :]
         self._plain = None
         return to, of
+
+
+def _regroup(lengths: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where rows go so that the longest `TOGETHER` of them come first, then the next ones, and so on.
+
+    lengths, places: int64 [A], of each row; rows end up in places [0, A). Rows of one bucket are in any order, so few
+    move: a row stays unless its place is in another bucket. Returns the moves, to and from. New rows are shortest and
+    are added behind, and all grow alike, so the order holds until a row ends.
+    """
+    order = np.argsort(-lengths, kind="stable")
+    bucket = np.empty(len(places), dtype=np.int64)
+    bucket[order] = np.arange(len(places)) // TOGETHER
+    moves = (places // TOGETHER != bucket) | (places >= len(places))
+    free = np.setdiff1d(np.arange(len(places)), places[~moves])
+    movers = np.flatnonzero(moves)
+    movers = movers[np.argsort(bucket[movers], kind="stable")]
+    return free, places[movers]
