@@ -38,12 +38,15 @@ class Totals:
 
 @dataclass
 class TokenBatch:
-    """One optimiser batch (or a micro-batch of it), padded. All tensors are float but `group` and `role`.
+    """One optimiser batch (or a micro-batch of it), padded. All tensors are float but `group`, `role` and `step`.
 
     reward [N]; group [N] int; role [N] int (0 completion, 1 segment, 2 refinement); baseline [N], in the reward's range;
     logp, old_logp, mask [N, T]. Optional: ref_logp, entropy, old_entropy, sampler_logp [N, T]; accuracy, a float.
     `totals` holds the whole batch's denominators when this is a micro-batch; None: this batch is the whole. `correction` weights
     every policy term by how the trainer's old policy differs from the sampler (`sampler_logp`); None: not at all.
+
+    What token-level advantages are made from, [N, T], in whole batches only: token_reward, paid at each token; value, of the state
+    before each token (a critic's, or estimated at the start of its step); step (int), the number of the step that each token is in.
     """
 
     reward: Tensor
@@ -60,6 +63,9 @@ class TokenBatch:
     accuracy: float | None = None
     totals: Totals | None = None
     correction: Correction | None = None
+    token_reward: Tensor | None = None
+    value: Tensor | None = None
+    step: Tensor | None = None
 
     @property
     def lengths(self) -> Tensor:

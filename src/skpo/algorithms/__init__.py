@@ -27,6 +27,10 @@ ALGORITHMS: dict[str, str | type[Algorithm]] = {
     "tepo": "skpo.algorithms.tepo:TEPO",
     "reco": "skpo.algorithms.reco:ReCo",
     "critique_grpo": "skpo.algorithms.critique_grpo:CritiqueGRPO",
+    "ppo": "skpo.algorithms.ppo:PPO",
+    "prime": "skpo.algorithms.prime:PRIME",
+    "vsrm": "skpo.algorithms.vsrm:VSRM",
+    "vineppo": "skpo.algorithms.vineppo:VinePPO",
 }
 
 

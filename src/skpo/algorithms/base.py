@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from skpo.losses import TokenBatch
+    from skpo.policy.auxiliary import Auxiliary, AuxiliaryContext
 
 
 def option(default: Any, help: str) -> Any:
@@ -91,6 +92,10 @@ class Algorithm:
     def needs_old_entropy(self) -> bool:
         """The old policy's full-vocabulary entropy is recorded before the update (`old_entropy`)."""
         return False
+
+    def auxiliary(self, context: AuxiliaryContext) -> Auxiliary | None:
+        """A model beside the policy that the algorithm trains itself (critic, reward model), built once a run; None: there is none."""
+        return None
 
     # ---- rollout ---------------------------------------------------------------------------------------------------
 

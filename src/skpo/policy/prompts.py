@@ -64,6 +64,7 @@ class PromptRenderer:
             self._skip = split_template(config.skip_template, ["segment", "problem"], "model.skip_template")
         self._chat_skip = self._skip or split_template(DEFAULT_SKIP_TEMPLATE, ["segment", "problem"], "skip_template")
         self._special_texts = sorted(set(getattr(tokenizer, "all_special_tokens", [])), key=len, reverse=True)
+        self._token_texts: dict[int, str] = {}
         self.front = _front_ids(tokenizer)  #: ids the tokenizer puts before a text (a BOS), or ()
 
     def prompt_ids(self, problem: Problem) -> tuple[int, ...]:
@@ -119,6 +120,17 @@ class PromptRenderer:
         """Text of sampled ids, without special tokens and exactly as tokenised (no clean-up of spaces)."""
         ids = [int(i) for i in ids]
         return str(self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Ids of a text that continues another one: no special token around it."""
+        return self._encode(text)
+
+    def token_text(self, token: int) -> str:
+        """Text of one token where it follows another one (a token that begins a text may lose its leading space)."""
+        if token not in self._token_texts:
+            before = self._encode("0")
+            self._token_texts[token] = self.decode([*before, token])[len(self.decode(before)) :]
+        return self._token_texts[token]
 
     def _segment_text(self, ids: Sequence[int], text: str | None) -> str:
         """The segment's text, without a character that was cut in half and without text that reads as a special token.

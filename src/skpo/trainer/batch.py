@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -68,7 +69,30 @@ def step_batch(groups: Sequence[Group], *, mask_truncated: bool = False) -> Step
         mask=trained_mask(samples, width, mask_truncated),
         accuracy=float(np.mean(correct)) if correct else 0.0,
     )
+    batch.step, batch.value, batch.token_reward = step_tensors(samples, width)
     return StepBatch(samples, batch, torch.zeros(len(samples), dtype=torch.float64), rows_of_group)
+
+
+def step_tensors(samples: Sequence[Sample], width: int) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """(step, value, token_reward) [N, width] of responses that were cut into steps; None where no sample holds them.
+
+    A sample's `info["cuts"]` are the positions where its second and later steps begin, `info["values"]` the value at the start of
+    each step, which all its tokens get, `info["step_rewards"]` one reward a step, paid at its last token.
+    """
+    if not any("cuts" in s.info for s in samples):
+        return None, None, None
+    step = torch.zeros(len(samples), width, dtype=torch.long)
+    value, reward = (torch.zeros(len(samples), width, dtype=torch.float64) for _ in range(2))
+    for i, sample in enumerate(samples):
+        edges = [0, *sample.info.get("cuts", ()), len(sample)]
+        for k, (begin, end) in enumerate(pairwise(edges)):
+            step[i, begin:end] = k
+            if "values" in sample.info:
+                value[i, begin:end] = sample.info["values"][k]
+            if "step_rewards" in sample.info and end > 0:
+                reward[i, end - 1] = sample.info["step_rewards"][k]
+    has = {key: any(key in s.info for s in samples) for key in ("values", "step_rewards")}
+    return step, value if has["values"] else None, reward if has["step_rewards"] else None
 
 
 def compared_with(groups: Sequence[Group]) -> list[int]:

@@ -2,6 +2,7 @@
 
     checkpoints/step-000010/model/        weights and tokenizer, as plain transformers (or PEFT) loads them
                             optimizer.pt  optimiser and schedule
+                            auxiliary.pt  the algorithm's own model, where it has one: weights, optimiser, schedule
                             state.json    trackers, sampler, position, random states, best score
 
 A checkpoint is written beside its place and renamed, so that a crash at any instant leaves the last good one.
@@ -79,6 +80,7 @@ class Checkpoints:
         optimizer: Mapping[str, Any],
         state: Mapping[str, Any],
         best: int | None,
+        auxiliary: Mapping[str, Any] | None = None,
     ) -> Path:
         """Write the checkpoint of a step, then remove old ones: all but the last `keep` and that of step `best`."""
         final = self.path(step)
@@ -87,6 +89,8 @@ class Checkpoints:
         (temporary / "model").mkdir(parents=True)
         save_model(temporary / "model")
         torch.save(dict(optimizer), temporary / "optimizer.pt")
+        if auxiliary is not None:
+            torch.save(dict(auxiliary), temporary / "auxiliary.pt")
         (temporary / "state.json").write_text(json.dumps(state))
         _sync(temporary)
         if (
@@ -117,10 +121,10 @@ def read_state(path: Path) -> dict[str, Any]:
         raise RunError(f"{path}: not a readable checkpoint ({error}); delete it to go on from the one before") from None
 
 
-def read_optimizer(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
-    """`optimizer.pt` of a checkpoint."""
+def read_optimizer(path: Path, device: torch.device | str = "cpu", name: str = "optimizer.pt") -> dict[str, Any]:
+    """`optimizer.pt` of a checkpoint (or another of its files of tensors)."""
     try:
-        return torch.load(path / "optimizer.pt", map_location=device, weights_only=True)
+        return torch.load(path / name, map_location=device, weights_only=True)
     except (OSError, RuntimeError, EOFError) as error:
         raise RunError(f"{path}: not a readable checkpoint ({error}); delete it to go on from the one before") from None
 

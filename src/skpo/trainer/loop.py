@@ -15,6 +15,7 @@ from skpo.algorithms.base import Algorithm, StepContext
 from skpo.config import TrainConfig
 from skpo.curriculum import GaussianSampler, Sampler, TrackedSampler
 from skpo.errors import ConfigError
+from skpo.losses import masked_mean
 from skpo.policy.scoring import Row, score_rows
 from skpo.problems.base import Problem
 from skpo.rollout.types import Group, Sampling
@@ -96,7 +97,7 @@ class Trainer:
         state_metrics = self.algorithm.observe(
             rollout.groups, StepContext(self.step, self.parts.updater.updates, self._score)
         )
-        training = self.parts.updater.step(data, self.step) if data.samples else {}
+        training = self._update(data)
         self.parts.engine.update_weights(None, self.step + 1)
         trained = time.perf_counter()
 
@@ -159,11 +160,24 @@ class Trainer:
         if self.algorithm.needs_reference:
             with self.parts.reference() as reference:
                 data.batch.ref_logp = pad(self._score_all(rows, reference)[0], width)
+        self.auxiliary_metrics: dict[str, float] = {}
+        if self.parts.auxiliary is not None:
+            self.auxiliary_metrics = self.parts.auxiliary.before_credit(rows, data.batch)
         data.advantages = self.algorithm.advantages(data.batch)
-        per_row = data.advantages if data.advantages.dim() == 1 else data.advantages.mean(-1)
+        per_row = data.advantages if data.advantages.dim() == 1 else masked_mean(data.advantages, data.batch.mask)
         for sample, advantage in zip(data.samples, per_row.tolist(), strict=True):
             sample.info["advantage"] = advantage
         return data
+
+    def _update(self, data: StepBatch) -> dict[str, float]:
+        """The optimiser steps of the algorithm's own model, if it has one, and of the policy; their metrics."""
+        if not data.samples:
+            return {}
+        metrics: dict[str, float] = {}
+        if self.parts.auxiliary is not None:
+            rows: list[Row] = [data.row(i) for i in range(len(data.samples))]
+            metrics = {**self.auxiliary_metrics, **self.parts.auxiliary.update(rows, data.batch)}
+        return {**metrics, **self.parts.updater.step(data, self.step)}
 
     def _rescore(self, groups: Sequence[Group]) -> None:
         """Behaviour log-probabilities of rows that are trained in another context than they were sampled in, under the former."""

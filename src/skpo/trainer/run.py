@@ -130,8 +130,14 @@ class Run:
         optimizer = parts.updater.state_dict()
         if self.main:
             state = {**state, "random": random_states()}
+            auxiliary = parts.auxiliary.state_dict() if parts.auxiliary is not None else None
             self.checkpoints.save(
-                step, lambda folder: save_policy(parts.policy, folder), optimizer, state, self.scores.best_step
+                step,
+                lambda folder: save_policy(parts.policy, folder),
+                optimizer,
+                state,
+                self.scores.best_step,
+                auxiliary,
             )
         parts.accelerator.wait_for_everyone()
 
@@ -141,6 +147,8 @@ class Run:
 
         state = read_state(path)
         parts.updater.load_state_dict(read_optimizer(path, parts.accelerator.device))
+        if parts.auxiliary is not None:
+            parts.auxiliary.load_state_dict(read_optimizer(path, parts.accelerator.device, "auxiliary.pt"))
         set_random_states(state["random"])
         return state
 

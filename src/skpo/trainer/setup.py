@@ -14,6 +14,7 @@ import torch
 from skpo.algorithms.base import Algorithm
 from skpo.config import OptimizerConfig, TrainConfig
 from skpo.errors import ConfigError
+from skpo.policy.auxiliary import Auxiliary, AuxiliaryContext
 from skpo.policy.loading import LoadedPolicy, load_policy
 from skpo.policy.prompts import PromptRenderer
 from skpo.policy.scoring import ScoringModel
@@ -43,6 +44,7 @@ class Parts:
     sampling: Sampling
     recompute: bool
     reference_model: torch.nn.Module | None = None
+    auxiliary: Auxiliary | None = None
     notes: list[str] = field(default_factory=list)
 
     @contextmanager
@@ -108,6 +110,7 @@ def build_parts(
         sampling=sampling,
         recompute=must_recompute(config, sampling),
         reference_model=reference_model(config, algorithm, accelerator, dry_run),
+        auxiliary=auxiliary_model(config, algorithm, accelerator, policy, updates, dry_run),
         notes=[*policy.notes, *notes],
     )
 
@@ -157,6 +160,30 @@ def reference_model(
     start = load_policy(config.model, dry_run=dry_run, seed=config.seed).model.to(accelerator.device)
     start.requires_grad_(False)
     return ScoringModel(start.eval(), temperature=config.rollout.temperature, chunk=config.optimizer.logit_chunk)
+
+
+def auxiliary_model(
+    config: TrainConfig,
+    algorithm: Algorithm,
+    accelerator: Accelerator,
+    policy: LoadedPolicy,
+    updates: int,
+    dry_run: bool,
+) -> Auxiliary | None:
+    """The algorithm's own model beside the policy; copies of the *starting* policy for it are set up as the policy is."""
+
+    def make_model() -> torch.nn.Module:
+        model = load_policy(config.model, dry_run=dry_run, seed=config.seed).model
+        if config.optimizer.gradient_checkpointing:
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        return model.train()
+
+    return algorithm.auxiliary(
+        AuxiliaryContext(
+            accelerator, make_model, policy.model, config.rollout.temperature,
+            config.optimizer, schedule(config.optimizer, updates), config.seed,
+        )
+    )  # fmt: skip
 
 
 def read_problems(config: TrainConfig, renderer: PromptRenderer) -> tuple[list[Problem], list[Problem], list[str]]:
