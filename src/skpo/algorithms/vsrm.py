@@ -34,7 +34,7 @@ class VSRM(PPO):
     """
 
     name, arxiv = "vsrm", "2508.10293"
-    summary = "step rewards: how much each step raises the accuracy of a forced answer"
+    summary = "step rewards: how much each step raises the accuracy of a forced answer [reconstructed]"
     keeps = "nothing; with via=gae the critic and its optimiser"
 
     @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class VSRM(PPO):
         min_gap: int = option(4, "fewest tokens of a step")
         max_steps: int | None = option(16, "most steps of a response; null: no limit")
         answers: int = option(4, "n, answers forced at each cut")
-        force: str = option("\n\nThe answer is ", "text that forces an answer (the chain task's is #)")
+        force: str = option("\n\nThe answer is ", 'text that forces an answer (in the chain task "#")')
         answer_tokens: int = option(32, "budget of a forced answer")
         last: Literal["outcome", "forced"] = option(
             "outcome", "a_K: the response's own reward, or that of the last cut"
