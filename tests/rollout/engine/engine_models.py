@@ -28,6 +28,11 @@ def build(family: str, seed: int = 0) -> Any:
         more: dict[str, Any] = {"tie_word_embeddings": variant == "tied"}
         if name == "qwen3":
             more["head_dim"] = 16
+        if variant == "scaled":  # Llama 3's rotary scaling, and biases
+            scaling = {"factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+            more["rope_parameters"] = {"rope_type": "llama3", "rope_theta": 1e4, **scaling}
+            more["rope_parameters"]["original_max_position_embeddings"] = 32
+            more |= {"attention_bias": True, "mlp_bias": True}
         if variant == "sliding":
             more |= {"sliding_window": 9}
             if name == "qwen2":

@@ -29,6 +29,7 @@ class EmbeddedEngine:
         contexts; None: no limit but the slots. A request that doesn't fit waits.
     device: where the model is, by default the device of its first parameter.
     prefill_chunk: most prompt tokens computed in one pass (a longer prompt is a pass of its own).
+    lean: compute recognised models (Llama, Qwen2, Qwen3, unwrapped) without their modules, which is faster on a CPU.
 
     Samples depend on the weights, the plans and their seeds. What shares a batch with a row changes its logits by
     rounding only. Greedy tokens (temperature 0) have log-probability 0: the distribution sampled holds one token.
@@ -43,12 +44,13 @@ class EmbeddedEngine:
         max_cache_tokens: int | None = None,
         device: torch.device | str | None = None,
         prefill_chunk: int = 8192,
+        lean: bool = True,
     ) -> None:
         if slots < 1 or prefill_chunk < 1:
             raise SkpoError(f"slots and prefill_chunk must be at least 1, not {slots} and {prefill_chunk}")
         self.version = 0
         self.steps = 0  #: decode steps since the engine was made, never reset: a clock that plans may read
-        self._forward = ModelForward(model)
+        self._forward = ModelForward(model, lean=lean)
         self._device = torch.device(device) if device is not None else next(model.parameters()).device
         self._eos = torch.tensor(sorted(set(eos_ids)), dtype=torch.int64, device=self._device)
         self._slots, self._limit, self._chunk = slots, max_cache_tokens, prefill_chunk
@@ -60,6 +62,7 @@ class EmbeddedEngine:
         the model has, more tokens than the cache may hold) and ModelError for non-finite logits."""
         if self._batch is not None:
             raise SkpoError("the engine is already running plans; finish or close that run first")
+        self._forward.refresh()
         scheduler = Scheduler(runs, self._check)
         batch = Batch(self._forward, self._slots, self._limit, self._chunk, self._device)
         self._batch = batch

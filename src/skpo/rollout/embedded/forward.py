@@ -1,6 +1,6 @@
-"""Running the model over one pass: the general path, through the model's own modules.
+"""Running the model over one pass: through the model's own modules, or by the fast path where it is recognised.
 
-It works for every causal language model whose layers call transformers' attention interface (LoRA included).
+The first works for every causal language model whose layers call transformers' attention interface (LoRA included).
 """
 
 from __future__ import annotations
@@ -14,15 +14,18 @@ from torch import Tensor, nn
 
 from skpo.errors import ModelError
 from skpo.rollout.embedded import attention
+from skpo.rollout.embedded.lean import LeanForward, recognised
 
 _LAYER_TYPES = {"full_attention", "sliding_attention", None}
 
 
 class ModelForward:
-    """The model's own forward over a pass. Raises ModelError for models whose attention can't be computed over rows."""
+    """The model's forward over a pass. `lean=False` never takes the fast path. Raises ModelError for models whose attention can't be computed over rows."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, *, lean: bool = True) -> None:
         self.model = model
+        self._allow_lean = lean
+        self._lean: LeanForward | None = None
         attention.register()
         unwrap: Any = getattr(model, "get_base_model", None)  # PEFT
         base: Any = unwrap() if unwrap is not None else model
@@ -50,6 +53,8 @@ class ModelForward:
         self, forward: attention.Pass, tokens: Tensor, positions: Tensor, keep: Tensor | None = None
     ) -> Tensor:
         """Logits [K, V] of the tokens at indices `keep` (int64 [K]; None: all), for packed tokens and positions, int64 [N]."""
+        if self._lean is not None:
+            return self._lean(forward, tokens, positions, keep)
         some = {"logits_to_keep": keep} if keep is not None and self._few_logits else {}
         with attention.active(forward):
             out = self.model(
@@ -58,9 +63,16 @@ class ModelForward:
         logits = out.logits[0]
         return logits[keep] if keep is not None and not some else logits
 
+    def refresh(self) -> None:
+        """Look at the model anew: at the start of a run it may have hooks or adapters that it had not before."""
+        self._lean = LeanForward(self.model) if self._allow_lean and recognised(self.model) else None
+
     @contextlib.contextmanager
     def serving(self) -> Iterator[None]:
         """Evaluation mode and this engine's attention within; modes and settings are as found afterwards."""
+        if self._lean is not None:  # it asks neither for modes nor for the attention implementation
+            yield
+            return
         training = [m for m in self.model.modules() if m.training]
         implementations = [(c, c._attn_implementation) for c in self._configs]
         try:
