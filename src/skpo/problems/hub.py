@@ -7,9 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from skpo.errors import ProblemError, unknown
+from skpo.network import hub_reachable
 from skpo.problems.rows import Row
 
 PARAMETERS = ("name", "revision")
+WITHOUT_NETWORK = (
+    "Without a network, save the dataset where there is one (`load_dataset(...).save_to_disk(FOLDER)`) and use hf:FOLDER, "
+    "or use a .parquet file."
+)
 
 
 def hub_rows(source: str, dataset: str, values: dict[str, str]) -> Iterator[Row]:
@@ -53,6 +58,8 @@ def _load(path: str, split: str, values: dict[str, str]) -> Any:
         if split and split != str(loaded.split):
             raise ProblemError(f'this folder holds one dataset without splits. Leave ":{split}" out.')
         return loaded
+    if not folder.exists() and not hub_reachable():
+        raise ProblemError(f"the hub can't be reached from here. {WITHOUT_NETWORK}")
     try:
         return datasets.load_dataset(path, split=split or "train", **values)
     except Exception as error:  # of many kinds: no network, no such name, no such split, a missing configuration
@@ -62,6 +69,5 @@ def _load(path: str, split: str, values: dict[str, str]) -> Any:
         if isinstance(error, ValueError) and "config" in reason.lower():
             raise ProblemError(f"{reason} Choose one with ?name=CONFIG after the source.") from None
         raise ProblemError(
-            f"can't be loaded ({type(error).__name__}: {reason}). Check the name; without a network, save the dataset "
-            "where there is one (`load_dataset(...).save_to_disk(FOLDER)`) and use hf:FOLDER, or use a .parquet file."
+            f"can't be loaded ({type(error).__name__}: {reason}). Check the name. {WITHOUT_NETWORK}"
         ) from None
