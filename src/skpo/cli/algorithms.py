@@ -37,6 +37,11 @@ def algorithms(
     console.print()
     rows = option_rows(algorithm)
     console.print(options_table(rows) if rows else "no options")
+    console.print()
+    console.print(f"keeps between steps: {algorithm.keeps}", markup=False, highlight=False)
+    console.print(
+        f"problem sampling: {algorithm.curriculum}, unless the recipe says otherwise", markup=False, highlight=False
+    )
 
 
 def family_table(classes: list[type[Algorithm]]) -> Table:
