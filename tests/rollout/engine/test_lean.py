@@ -19,6 +19,7 @@ def test_fast_path_equals_its_slow_twin(family: str) -> None:
     a, b = (run_plans(e, [two_stage(tuple(range(5, 8 + i)), 4, 20) for i in range(5)]) for e in (fast, slow))
     assert as_lists(a) == as_lists(b)
     for engine, groups in ((fast, a), (slow, b)):
+        engine._forward.refresh()
         assert (engine._forward._lean is not None) == (engine is fast)
         assert check_samples(model, [s for g in groups for s in g.samples]) < 1e-5
 

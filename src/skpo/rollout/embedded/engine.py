@@ -29,7 +29,8 @@ class EmbeddedEngine:
         contexts; None: no limit but the slots. A request that doesn't fit waits.
     device: where the model is, by default the device of its first parameter.
     prefill_chunk: most prompt tokens computed in one pass (a longer prompt is a pass of its own).
-    lean: compute recognised models (Llama, Qwen2, Qwen3, unwrapped) without their modules, which is faster on a CPU.
+    lean: compute recognised models (Llama, Qwen2, Qwen3, unwrapped) without their modules, which is faster; on a CPU this
+        holds a second copy of the weights, packed, while plans run.
 
     Samples depend on the weights, the plans and their seeds. What shares a batch with a row changes its logits by
     rounding only. Greedy tokens (temperature 0) have log-probability 0: the distribution sampled holds one token.
@@ -62,7 +63,8 @@ class EmbeddedEngine:
         the model has, more tokens than the cache may hold) and ModelError for non-finite logits."""
         if self._batch is not None:
             raise SkpoError("the engine is already running plans; finish or close that run first")
-        self._forward.refresh()
+        with torch.no_grad():
+            self._forward.refresh()
         scheduler = Scheduler(runs, self._check)
         batch = Batch(self._forward, self._slots, self._limit, self._chunk, self._device)
         self._batch = batch
@@ -79,6 +81,7 @@ class EmbeddedEngine:
                     return
         finally:
             self._batch = None
+            self._forward.forget()
             scheduler.close()
 
     def update_weights(self, weights: Mapping[str, Any] | None, version: int) -> None:

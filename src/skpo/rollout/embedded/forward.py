@@ -64,8 +64,12 @@ class ModelForward:
         return logits[keep] if keep is not None and not some else logits
 
     def refresh(self) -> None:
-        """Look at the model anew: at the start of a run it may have hooks or adapters that it had not before."""
+        """Look at the model anew, at the start of a run: weights, hooks or adapters may have changed since the last."""
         self._lean = LeanForward(self.model) if self._allow_lean and recognised(self.model) else None
+
+    def forget(self) -> None:
+        """Free what `refresh` made."""
+        self._lean = None
 
     @contextlib.contextmanager
     def serving(self) -> Iterator[None]:

@@ -1,7 +1,7 @@
 """The fast path: Llama, Qwen2 and Qwen3 layers computed from their weights, without going through their modules.
 
-On a CPU a small model spends a fifth of its time in the bookkeeping of modules; this steps around it. It reads the
-modules' own parameters, so there is nothing to refresh when they change. Its slow, obvious twin is `forward.ModelForward`.
+It steps around the modules' bookkeeping and, on a CPU, multiplies with packed weights (`dense`). Weights are packed anew
+at the start of every run. Its slow, obvious twin is `forward.ModelForward`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, rms_norm
+from torch.nn.functional import rms_norm
 
 from skpo.rollout.embedded.attention import Pass
+from skpo.rollout.embedded.dense import dense
 
 _FAMILIES = {
     ("transformers.models.llama.modeling_llama", "LlamaForCausalLM"),
@@ -43,24 +44,48 @@ def _untouched(module: nn.Module) -> bool:
 
 
 class LeanForward:
-    """`ModelForward` for a `recognised` model."""
+    """`ModelForward` for a `recognised` model, with its weights as they are now."""
 
     def __init__(self, model: Any) -> None:
-        self._head, self._embed = model.lm_head, model.model.embed_tokens
-        self._layers = list(model.model.layers)
-        self._norm, self._rotary = model.model.norm, model.model.rotary_emb
+        self._embed, self._rotary = model.model.embed_tokens, model.model.rotary_emb
+        self._layers = [_Layer(layer, i) for i, layer in enumerate(model.model.layers)]
+        self._norm, self._head = model.model.norm, dense([model.lm_head])
 
     def __call__(self, forward: Pass, tokens: Tensor, positions: Tensor, keep: Tensor | None = None) -> Tensor:
         """See `ModelForward`: logits [K, V] for packed tokens and positions, int64 [N]."""
         x = self._embed.weight[tokens]  # [N, width]
         cos, sin = self._rotary(x, positions[None])
         half = sin.shape[-1] // 2
-        angles = (cos[0, :, None], torch.cat((-sin[0, :, None, :half], sin[0, :, None, half:]), -1))  # each [N, 1, D]
-        for i, layer in enumerate(self._layers):
-            x = x.add_(_attention(layer.self_attn, i, _norm(layer.input_layernorm, x), forward, angles))
-            x = x.add_(_mlp(layer.mlp, _norm(layer.post_attention_layernorm, x)))
+        sin = torch.cat((-sin[0, :, None, :half], sin[0, :, None, half:]), -1)
+        for layer in self._layers:
+            x = layer(x, forward, cos[0, :, None], sin)
         x = x if keep is None else x[keep]
-        return linear(_norm(self._norm, x), self._head.weight, self._head.bias)
+        return self._head(_norm(self._norm, x))[0]
+
+
+class _Layer:
+    """One decoder layer."""
+
+    def __init__(self, layer: Any, index: int) -> None:
+        attention, mlp = layer.self_attn, layer.mlp
+        self._index, self._dim, self._scale = index, attention.head_dim, attention.scaling
+        self._window = getattr(attention, "sliding_window", None)
+        self._norms = layer.input_layernorm, layer.post_attention_layernorm
+        self._head_norms = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
+        self._qkv = dense([attention.q_proj, attention.k_proj, attention.v_proj])
+        self._out, self._down = dense([attention.o_proj]), dense([mlp.down_proj])
+        self._gate_up, self._act = dense([mlp.gate_proj, mlp.up_proj]), mlp.act_fn
+
+    def __call__(self, x: Tensor, forward: Pass, cos: Tensor, sin: Tensor) -> Tensor:
+        """x: [N, width], overwritten. cos, sin: [N, 1, head_dim], the first half of sin negated. Returns [N, width]."""
+        count = x.shape[0]
+        q, k, v = (y.view(count, -1, self._dim) for y in self._qkv(_norm(self._norms[0], x)))
+        q, k = (y if norm is None else _norm(norm, y) for norm, y in zip(self._head_norms, (q, k), strict=True))
+        q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
+        out = forward.attend(self._index, q, k, v, self._scale, self._window)
+        x = x.add_(self._out(out.reshape(count, -1))[0])
+        gate, up = self._gate_up(_norm(self._norms[1], x))
+        return x.add_(self._down(self._act(gate).mul_(up))[0])
 
 
 def _norm(module: Any, x: Tensor) -> Tensor:
@@ -71,24 +96,7 @@ def _norm(module: Any, x: Tensor) -> Tensor:
     return module.weight * y.to(x.dtype)
 
 
-def _attention(module: Any, index: int, x: Tensor, forward: Pass, angles: tuple[Tensor, Tensor]) -> Tensor:
-    """x: [N, width], normalised. Returns [N, width]."""
-    count, dim = x.shape[0], module.head_dim
-    q, k, v = (linear(x, p.weight, p.bias).view(count, -1, dim) for p in (module.q_proj, module.k_proj, module.v_proj))
-    if hasattr(module, "q_norm"):
-        q, k = _norm(module.q_norm, q), _norm(module.k_norm, k)
-    q, k = _rotate(q, *angles), _rotate(k, *angles)
-    out = forward.attend(index, q, k, v, module.scaling, getattr(module, "sliding_window", None))
-    return linear(out.reshape(count, -1), module.o_proj.weight, module.o_proj.bias)
-
-
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary positions. x: [N, heads, D]; cos, sin: [N, 1, D], the first half of sin negated."""
+    """Rotary positions. x: [N, heads, head_dim]."""
     half = x.shape[-1] // 2
     return (x * cos).addcmul_(torch.cat((x[..., half:], x[..., :half]), -1), sin)
-
-
-def _mlp(module: Any, x: Tensor) -> Tensor:
-    gate = module.act_fn(linear(x, module.gate_proj.weight, module.gate_proj.bias))
-    up = linear(x, module.up_proj.weight, module.up_proj.bias)
-    return linear(gate.mul_(up), module.down_proj.weight, module.down_proj.bias)

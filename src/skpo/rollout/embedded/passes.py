@@ -16,6 +16,11 @@ from skpo.rollout.embedded.rows import TOGETHER
 _CONTEXTS = 8  # contexts attended together, over the longest of them
 
 
+def _even(tokens: int) -> int:
+    """Products over a multiple of 16 keys are faster; the cache's capacities are multiples of 64."""
+    return -(-tokens // 16) * 16
+
+
 class PrefillPass:
     """Contexts packed one after another; their keys and values go to `places` of the context cache.
 
@@ -111,7 +116,9 @@ class Layout:
             rows[place, nth] = users
             back[users] = taken + place * width + nth
             taken += rows.size
-            self.buckets.append(_Bucket(low, high, int(lengths[low:high].max()), torch.from_numpy(rows).to(device)))
+            self.buckets.append(
+                _Bucket(low, high, _even(int(lengths[low:high].max())), torch.from_numpy(rows).to(device))
+            )
         self.back = torch.from_numpy(back).to(device)  # [A] where each row's part is in the concatenated buckets
         self.device = device
         self.lengths = torch.from_numpy(lengths).to(device)
@@ -139,8 +146,8 @@ class DecodePass:
         self._index = torch.arange(count, device=device)
         self.positions = layout.lengths[layout.context] + self._at
         edges = [(low, min(low + TOGETHER, count)) for low in range(0, count, TOGETHER)]
-        self._buckets = [_Bucket(low, high, int(before[low:high].max()) + 1) for low, high in edges]
-        key = torch.arange(int(before.max()) + 1, device=device)
+        self._buckets = [_Bucket(low, high, _even(int(before[low:high].max()) + 1)) for low, high in edges]
+        key = torch.arange(_even(int(before.max()) + 1), device=device)
         self._key = key
         hidden = key > self._at[:, None]
         self._mask = torch.zeros(hidden.shape, device=device).masked_fill_(hidden, MASKED)[:, None, None]
