@@ -84,9 +84,15 @@ class Comparison:
         """A folder holds one comparison: going on with other settings would compare what is not comparable."""
         path = self.out / "comparison.json"
         settings: dict[str, Any] = {"recipe": str(self.recipe), "overrides": list(self.overrides)}
+        asked: dict[str, Any] = {
+            "asked": ",".join(v.name for v in self.variants),
+            "variants": {v.folder: v.name for v in self.variants},
+            "seeds": self.seeds,
+        }
         if path.exists():
             known = json.loads(path.read_text())
             budget = known.pop("tokens", None)
+            known = {key: known[key] for key in settings}
             if known != settings:
                 raise ConfigError(
                     f"{self.out}: holds a comparison with other settings ({known}); choose another folder with --out"
@@ -97,7 +103,7 @@ class Comparison:
                 raise ConfigError(
                     f"{self.out}: its runs have {budget} generated tokens each, not {self.tokens}; choose another folder with --out"
                 )
-        self._remember(settings)
+        self._remember(settings | asked)
 
     def _remember(self, settings: dict[str, Any]) -> None:
         write_atomically(self.out / "comparison.json", json.dumps(settings | {"tokens": self.tokens}).encode())

@@ -1,0 +1,121 @@
+"""Makes docs/results.md from comparisons, so that no number in it is typed by hand.
+
+    python -m benchmarks.results                         rebuild docs/results.md from docs/results/
+    python -m benchmarks.results family=runs/family ...  first take finished `skpo compare` folders in, under a name
+
+docs/results/NAME/ keeps what a comparison gave: one JSON line per run and the plot. docs/results/template.md is the
+text; `{{ table("NAME") }}`, `{{ command("NAME") }}`, `{{ plot("NAME") }}`, `{{ accuracy("NAME", "variant") }}` and
+`{{ difference("NAME", "variant") }}` are filled in.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from skpo.compare.statistics import Outcome, interval
+from skpo.compare.table import markdown, rows, write
+
+DOCS = Path(__file__).parent.parent / "docs"
+STORE = DOCS / "results"
+KEPT = ("step", "tokens_generated_total", "eval_pass_at_1", "entropy", "advantage_zero_rate", "completion_length",
+        "grad_norm", "ratio_max", "nonfinite_values", "skipped_in_a_row", "logp_deviation", "upstream_reliability")  # fmt: skip
+
+
+def take_in(name: str, folder: Path) -> None:
+    """Copy a finished comparison's outcomes and plot into docs/results/NAME."""
+    from skpo.compare import parse_variants
+    from skpo.compare.statistics import outcome
+
+    settings = json.loads((folder / "comparison.json").read_text())
+    target = STORE / name
+    target.mkdir(parents=True, exist_ok=True)
+    found = [
+        outcome(settings["variants"][path.parent.parent.name], int(path.parent.name.removeprefix("seed-")), path.parent)
+        for path in sorted(folder.glob("*/seed-*/compared.json"))
+    ]
+    order = [v.name for v in parse_variants(settings["asked"])]
+    found.sort(key=lambda o: (order.index(o.variant), o.seed))
+    write(found, folder)
+    shutil.copy(folder / "comparison.png", target / "comparison.png")
+    lines = [json.dumps({**asdict(o), "curve": [_kept(r) for r in o.curve]}) for o in found]
+    (target / "runs.jsonl").write_text("\n".join(lines) + "\n")
+    (target / "settings.json").write_text(json.dumps(settings, indent=1) + "\n")
+
+
+def _kept(record: dict[str, Any]) -> dict[str, Any]:
+    return {k: round(v, 5) if isinstance(v, float) else v for k, v in record.items() if k in KEPT}
+
+
+def outcomes(name: str) -> list[Outcome]:
+    """The runs of a stored comparison."""
+    lines = (STORE / name / "runs.jsonl").read_text().splitlines()
+    return [Outcome(**{**json.loads(line), "curve": tuple(json.loads(line)["curve"])}) for line in lines]
+
+
+def settings(name: str) -> dict[str, Any]:
+    return json.loads((STORE / name / "settings.json").read_text())  # type: ignore[no-any-return]
+
+
+def command(name: str) -> str:
+    """The command that makes a comparison again."""
+    s = settings(name)
+    more = "".join(f" {o}" for o in s["overrides"])
+    return f"skpo compare {s['recipe']}{more} --algorithms {s['asked']} --seeds {s['seeds']} --tokens {s['tokens']} --out runs/{name}"
+
+
+def accuracy(name: str, variant: str) -> str:
+    """Mean and 95 % half-width of a variant's held-out accuracy over seeds."""
+    return str(interval([o.accuracy for o in outcomes(name) if o.variant == variant]))
+
+
+def difference(name: str, variant: str) -> str:
+    """Paired difference of a variant to the comparison's first one."""
+    return str(next(row.difference for row in rows(outcomes(name)) if row.variant == variant))
+
+
+def start(name: str) -> str:
+    """Held-out accuracy before training, over all runs."""
+    return f"{interval([o.curve[0]['eval_pass_at_1'] for o in outcomes(name)]).mean:.3f}"
+
+
+def largest(name: str, key: str) -> str:
+    """Largest value of a metric over all steps of all runs."""
+    return f"{max(r[key] for o in outcomes(name) for r in o.curve if r.get(key) is not None):.2g}"
+
+
+def build() -> Path:
+    """Fill the template; returns docs/results.md."""
+    import jinja2
+
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
+    text = environment.from_string((STORE / "template.md").read_text()).render(
+        table=lambda name: markdown(outcomes(name)).rstrip(),
+        plot=lambda name: (
+            f"![{name}: accuracy, entropy, advantage-zero rate and length against tokens](results/{name}/comparison.png)"
+        ),
+        command=command,
+        accuracy=accuracy,
+        difference=difference,
+        start=start,
+        largest=largest,
+        tokens=lambda name: f"{settings(name)['tokens']:,}",
+    )
+    path = DOCS / "results.md"
+    path.write_text(text)
+    return path
+
+
+def main() -> None:
+    for word in sys.argv[1:]:
+        name, _, folder = word.partition("=")
+        take_in(name, Path(folder))
+    print(f"wrote {build()}")
+
+
+if __name__ == "__main__":
+    main()
