@@ -1,22 +1,22 @@
-"""The small base model for `builtin:chain`: a Llama of 0.43 M parameters, taught from scratch on noisy steps.
+"""The small base model for `builtin:chain`: a Llama of 0.44 M parameters, taught from scratch on noisy steps.
 
-    python -m skpo.chain_base --out DIR [--seed 0 --steps 1300 --noise 0.08]
+    python -m skpo.chain_base --out DIR [--seed 0 --steps 1300 --noise 0.09]
 
 It knows two kinds of prompt, both without a chat template:
 
     3a+8b*7c-2d+6=              -> a3+8=1;b1*7=7;c7-2=5;d5+6=1;#51      a problem
     a3+8=1;b1|3a+8b*7c-2d+6=    -> b1*7=7;c7-2=5;d5+6=1;#51             a skip connection, `{segment}|{problem}`
 
-With probability 0.08 a written result of the lessons is drawn at random, and what follows goes on from it. So at
-temperature 1 the model is right about half of the time (0.928**10 = 0.47), when greedy nearly always: a start that
-reinforcement learning can improve, and that comes out alike wherever it is made. (Stopping the teaching early instead
-would not: accuracy jumps within a few steps.)
+With probability 0.09 a written result of the lessons is drawn at random, and what follows goes on from it. So at
+temperature 1 the model is right about half of the time, when greedy nearly always: a start that reinforcement learning
+can improve, and that comes out alike wherever it is made. (Stopping the teaching early instead would not: accuracy
+jumps within a few steps.)
 
 65 % of the lessons are skip prompts. Of these 15 % carry the segment of another problem; of the rest 90 % are continued
-from the segment's last whole step; all others start over. Problems have 3 to 10 steps at first, later 10. Taught with
-plain problems of 10 steps only, a model looks operations up by their distance, which is of no use behind a segment;
-with skip prompts and many lengths from the first step on it learns to look for the label. Only training-split problems
-are taught.
+from the segment's last whole step; all others start over. Problems have 3 to 10 steps at first, later three of four
+have 10. Taught with plain problems of 10 steps only, a model looks operations up by their distance, which is of no use
+behind a segment; with skip prompts and many lengths from the first step on it learns to look for the label. Only
+training-split problems are taught.
 
 torch and transformers are imported where they are used.
 """
@@ -28,7 +28,7 @@ import itertools
 import math
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from string import ascii_lowercase, digits
 from typing import TYPE_CHECKING, Any
@@ -43,9 +43,11 @@ SPECIAL = ["<pad>", "<eos>", "<unk>"]
 ALPHABET = digits + ascii_lowercase + "+-*=;|#"
 
 STEPS = 1300  # optimiser steps
+NOISE = 0.09  # probability that a written result is drawn at random
 BATCH = 32  # sequences per optimiser step
 SHORTEST = 3  # steps of the shortest problems
 MIXED_UNTIL = 300  # before this optimiser step, problems have all lengths from SHORTEST to 10
+MIXED_SHARE = 0.25  # of the problems after that
 SKIP_SHARE = 0.65  # of the sequences
 FOREIGN_SHARE = 0.15  # of the skip prompts: another problem's segment
 CONTINUE_SHARE = 0.9  # of the other skip prompts: continued from the segment's last whole step
@@ -108,8 +110,8 @@ def lessons(seed: int, noise: float, steps: int = 10) -> Iterator[list[Example]]
     for step in itertools.count():
         batch = []
         for _ in range(BATCH):
-            length = SHORTEST + int(rng.random() * (steps + 1 - SHORTEST)) if step < MIXED_UNTIL else steps
-            chain = chains[length]
+            mixed = rng.random() < (1.0 if step < MIXED_UNTIL else MIXED_SHARE)
+            chain = chains[SHORTEST + int(rng.random() * (steps + 1 - SHORTEST)) if mixed else steps]
             text = draw(chain, rng)
             if rng.random() < SKIP_SHARE:
                 batch.append(skip_example(chain, text, rng, noise))
@@ -141,7 +143,7 @@ def skip_example(chain: Chain, text: str, rng: random.Random, noise: float) -> E
 
 
 def train_chain_base(
-    seed: int = 0, steps: int = STEPS, noise: float = 0.08, log: Any = None
+    seed: int = 0, steps: int = STEPS, noise: float = NOISE, log: Callable[[int, float], None] | None = None
 ) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
     """Teach a new model. The same seed, steps and noise give the same weights (one thread is used, then the number of
     threads is put back; torch's generator is left as it was).
@@ -256,7 +258,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder to write to")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=STEPS, help=f"optimiser steps of {BATCH} sequences")
-    parser.add_argument("--noise", type=float, default=0.08, help="probability that a taught result is drawn at random")
+    parser.add_argument(
+        "--noise", type=float, default=NOISE, help="probability that a taught result is drawn at random"
+    )
     options = parser.parse_args()
     start = time.process_time()
 
