@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -83,6 +84,13 @@ class Trainer:
             run.finish()
         return self._result()
 
+    def _expected_steps(self) -> int:
+        """Steps of the whole run: the recipe's, or fewer where the token budget ends it sooner, at the average so far."""
+        most, used = self.config.max_generated_tokens, self.totals["generated"]
+        if most is None or not used:
+            return self.config.steps
+        return min(self.config.steps, max(self.step, math.ceil(self.step * most / used)))
+
     def _out_of_budget(self) -> bool:
         most = self.config.max_generated_tokens
         return most is not None and self.totals["generated"] >= most
@@ -133,6 +141,7 @@ class Trainer:
             "seconds": total,
             "tokens_per_second": generated / total,
         }
+        self.run.progress.total = self._expected_steps()
         self.run.record(record)
         if self._due(self.config.checkpoint.every) or "eval_best" in record:
             self._save()
