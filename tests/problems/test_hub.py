@@ -65,7 +65,13 @@ def test_duplicates_of_a_dataset(tmp_path: Path) -> None:
     assert len(load_problems(f"hf:{tmp_path}?duplicates=drop", **KEYS)) == 2  # type: ignore[arg-type]
 
 
-def test_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def reachable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("skpo.problems.hub.hub_reachable", lambda: True)
+
+
+@pytest.mark.usefixtures("reachable")
+def test_hub_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
     def fail(path: str, **options: Any) -> NoReturn:
@@ -77,11 +83,32 @@ def test_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
         load_problems("hf:openai/gsm8k:test?name=main")
     assert asked == [("openai/gsm8k", {"split": "test", "name": "main"})]
     assert str(error.value) == (
-        "hf:openai/gsm8k:test: can't be loaded (ConnectionError: no route to host). Check the name; without a network, save "
+        "hf:openai/gsm8k:test: can't be loaded (ConnectionError: no route to host). Check the name. Without a network, save "
         "the dataset where there is one (`load_dataset(...).save_to_disk(FOLDER)`) and use hf:FOLDER, or use a .parquet file."
     )
 
 
+def test_without_a_network_only_the_cache_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("skpo.problems.hub.hub_reachable", lambda: False)
+    with pytest.raises(ProblemError) as error:
+        load_problems("hf:openai/no-such-set-in-any-cache")
+    assert str(error.value) == (
+        "hf:openai/no-such-set-in-any-cache: the hub can't be reached from here, and no copy is in the cache. Without a "
+        "network, save the dataset where there is one (`load_dataset(...).save_to_disk(FOLDER)`) and use hf:FOLDER, or use a "
+        ".parquet file."
+    )
+
+    def cached(path: str, **options: Any) -> datasets.Dataset:
+        assert datasets.config.HF_HUB_OFFLINE
+        return datasets.Dataset.from_list(ROWS)
+
+    before = datasets.config.HF_HUB_OFFLINE
+    monkeypatch.setattr(datasets, "load_dataset", cached)
+    assert len(load_problems("hf:owner/in-the-cache", **KEYS)) == 2  # type: ignore[arg-type]
+    assert before == datasets.config.HF_HUB_OFFLINE
+
+
+@pytest.mark.usefixtures("reachable")
 def test_missing_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(path: str, **options: Any) -> NoReturn:
         raise ValueError("Config name is missing. Please pick one among the available configs: ['main', 'socratic']")
