@@ -212,6 +212,22 @@ def test_memory_stays_within_its_limit() -> None:
     assert 0 < largest <= 1000
 
 
+def test_a_waiting_request_gives_way_where_memory_is_short() -> None:
+    """Cache places are of 64 tokens. Two rows of contexts up to 64 fit in 256 tokens; a context of 100 fits only alone."""
+
+    def growing(first: tuple[int, ...]) -> Plan:
+        short = yield Request(first, 3, 10)
+        long = yield Request((*range(4, 99), 5, 6, 7, 8, 9), 3, 10)
+        return Group(PROBLEM, long, short)
+
+    narrow, wide = (
+        run_plans(make(eos_ids=[], **options), [growing((5, 6 + i)) for i in range(4)])
+        for options in ({"slots": 2, "max_cache_tokens": 256}, {"slots": 64})
+    )
+    assert len(narrow) == 4
+    assert as_lists(narrow) == as_lists(wide)
+
+
 def test_broken_weights_and_wrong_names_are_told() -> None:
     engine = make()
     weights = {n: p.clone() for n, p in engine._forward.model.named_parameters()}

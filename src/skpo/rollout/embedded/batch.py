@@ -100,6 +100,13 @@ class Batch:
         self._layout = None
         return computed
 
+    def unpin(self) -> bool:
+        """Forget contexts kept for requests not launched in full (computed again when their turn comes); False if there are none."""
+        held = [self._pinned.pop(job) for job in list(self._pinned)]
+        for place in held:
+            self._contexts.release(place)
+        return bool(held)
+
     def first_logits(self, low: int) -> Tensor:
         """Next-token logits [rows, V] of the rows from `low` on, which have drawn nothing yet."""
         places = self.rows.context[low : self.rows.count]

@@ -125,6 +125,8 @@ class EmbeddedEngine:
                     break
                 wanted.append((job, scheduler.launch(job, count)))
             if not wanted:
+                if batch.rows.count == 0 and scheduler.next_job() is not None and batch.unpin():
+                    continue  # what is kept for a request that waits was in the way of the one before it
                 return
             self._stats.prefill_tokens += batch.start(wanted)
             logits = batch.first_logits(low)
