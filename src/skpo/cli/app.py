@@ -11,6 +11,7 @@ from skpo.cli.algorithms import algorithms
 from skpo.cli.compare import compare
 from skpo.cli.doctor import doctor
 from skpo.cli.evaluate import evaluate
+from skpo.cli.report import report
 from skpo.cli.train import train
 
 app = typer.Typer(
@@ -23,6 +24,7 @@ app = typer.Typer(
 app.command()(train)
 app.command(name="eval")(evaluate)
 app.command()(compare)
+app.command()(report)
 app.command()(algorithms)
 app.command()(doctor)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from skpo.errors import RunError
 from skpo.rollout.types import COMPLETION, REFINEMENT, SEGMENT, Group, Sample
+from skpo.trainer.token_log import KEY, NAMES
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,7 +22,10 @@ _NAME = re.compile(r"step-(\d+)\.parquet$")
 
 
 def schema() -> pa.Schema:
-    """Columns of a rollout file. `chosen`: the sample was trained on; null `score`: the verifier gave none."""
+    """Columns of a rollout file. `chosen`: the sample was trained on; null `score`: the verifier gave none.
+
+    `entropy`, `log_ratio`, `token_advantage`: per token (see `skpo.trainer.token_log`); null where not at hand.
+    """
     import pyarrow as pa
 
     return pa.schema(
@@ -44,6 +48,8 @@ def schema() -> pa.Schema:
             ("seed", pa.int64()),
             ("version", pa.int32()),
             ("info", pa.string()),
+            ("answer", pa.string()),
+            *((name, pa.list_(pa.float32())) for name in NAMES),
         ]
     )
 
@@ -94,7 +100,12 @@ def read_rollouts(folder: Path | str, steps: Sequence[int] | None = None) -> pa.
         raise RunError(
             f"{path}: no rollouts of {'any step' if steps is None else f'steps {list(steps)}'}; was rollout.save off?"
         )
-    return pa.concat_tables([pq.read_table(file, partitioning=None) for file in found])
+    return pa.concat_tables([pq.read_table(file, partitioning=None) for file in found], promote_options="default")
+
+
+def rollout_files(folder: Path | str) -> list[tuple[Path, int]]:
+    """(file, step) of every rollout file of a run, ascending."""
+    return _files(Path(folder) / FOLDER)
 
 
 def _files(folder: Path) -> list[tuple[Path, int]]:
@@ -110,7 +121,8 @@ def _rows(step: int, group: Group) -> Iterator[dict[str, Any]]:
 
 
 def _row(step: int, group: Group, sample: Sample, chosen: bool) -> dict[str, Any]:
-    own = {key: value for key, value in sample.info.items() if key not in ("advantage", "stop_position")}
+    own = {key: value for key, value in sample.info.items() if key not in ("advantage", "stop_position", KEY)}
+    per_token = sample.info.get(KEY, {})
     return {
         "step": step,
         "problem_id": group.problem.id,
@@ -130,4 +142,6 @@ def _row(step: int, group: Group, sample: Sample, chosen: bool) -> dict[str, Any
         "seed": sample.seed,
         "version": sample.version,
         "info": json.dumps(own, default=str) if own else None,
+        "answer": str(group.problem.answer),
+        **{name: per_token.get(name) for name in NAMES},
     }

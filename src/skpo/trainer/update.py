@@ -16,6 +16,7 @@ from skpo.losses import TokenBatch, kl_estimate
 from skpo.policy.scoring import PackedRows, budget_batches
 from skpo.rollout.types import derive_seed
 from skpo.trainer.batch import StepBatch, micro_batch, split_minibatches, totals_of
+from skpo.trainer.token_log import note_tokens
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -101,6 +102,7 @@ class Updater:
         self.updates = 0  #: optimiser steps done in the whole run
         self.skipped = 0  #: optimiser steps left out because of non-finite numbers, in the whole run
         self.skipped_in_a_row = 0
+        self.keep_tokens = False  #: keep entropy and log-ratio of every token with its sample, for the rollout log
 
     def step(self, data: StepBatch, step: int) -> dict[str, float]:
         """All optimiser steps of one rollout step; returns its training metrics."""
@@ -159,6 +161,8 @@ class Updater:
         # Accelerate averages gradients over processes; the denominators here are global, so the sum is what is wanted.
         self.accelerator.backward(loss * self.accelerator.num_processes)
         sums.add(batch, metrics, before_update=before_update)
+        if self.keep_tokens and real:
+            note_tokens(data, rows, batch)
         return loss.detach().double()
 
     def _shares(self, data: StepBatch, index: list[int]) -> list[tuple[list[int], bool]]:
