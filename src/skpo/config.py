@@ -56,7 +56,7 @@ class ProblemsConfig(Section):
     heldout: str | None = None
     """Problem source for evaluation; None: no evaluation."""
     verifier: str = "math"
-    """Verifier of problems that name none: `math`, `number`, `choice`, `exact`, `gym` or `python:module:function`."""
+    """Verifier of problems that name none: `math`, `number`, `choice`, `exact`, `gym`, `code` or `python:module:function`."""
     prompt_key: str = "prompt"
     """Column that holds the prompt."""
     answer_key: str = "answer"
@@ -141,6 +141,8 @@ class VerifyConfig(Section):
     """Seconds an answer may take; a worker that needs longer is killed and the answer scores 0."""
     memory_mb: int = Field(2048, ge=64)
     """Memory limit of a worker, in MiB."""
+    unsafe_code: bool = False
+    """Let the verifier `code` run generated programs even where this machine's kernel can't isolate them."""
 
 
 class CheckpointConfig(Section):

@@ -102,7 +102,7 @@ class RowReader:
             if name not in self.checks:
                 from skpo.verifiers import get_verifier
 
-                self.checks[name] = get_verifier(name).check_gold
+                self.checks[name] = get_verifier(name, unsafe_code=True).check_gold  # reads answers, runs nothing
             self.checks[name](problem.answer)
         except VerifierError as error:
             raise ProblemError(f"{where}: {error}") from None

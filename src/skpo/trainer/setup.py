@@ -103,9 +103,7 @@ def build_parts(
         renderer=renderer,
         model=model,
         engine=build_engine(config, policy, accelerator.device),
-        pool=VerifierPool(
-            workers=config.verify.workers, deadline=config.verify.deadline, memory_mb=config.verify.memory_mb
-        ),
+        pool=verifier_pool(config, [*problems, *heldout]),
         updater=Updater(accelerator, model, optimizer, scheduler, config.optimizer, algorithm, config.seed),
         problems=problems,
         heldout=heldout,
@@ -115,6 +113,14 @@ def build_parts(
         auxiliary=auxiliary_model(config, algorithm, accelerator, policy, updates, dry_run),
         notes=[*policy.notes, *notes],
     )
+
+
+def verifier_pool(config: TrainConfig, problems: list[Problem]) -> VerifierPool:
+    """The run's verifiers. Raises VerifierError where one that a problem names must not run on this machine."""
+    v = config.verify
+    pool = VerifierPool(v.workers, v.deadline, v.memory_mb, v.unsafe_code)
+    pool.require({p.verifier or config.problems.verifier for p in problems})
+    return pool
 
 
 def build_engine(config: TrainConfig, policy: LoadedPolicy, device: torch.device) -> Engine:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import pickle
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -39,6 +40,8 @@ class BaseVerifier:
     """
 
     preload: tuple[str, ...] = ()
+    unsafe_code = False  #: run programs even where the kernel doesn't isolate them; set by the caller alone
+    votes = True  #: completions have a final answer, so that a majority can be taken
 
     def __init__(self, name: str, deadline: float = 2.0) -> None:
         self.name, self.deadline = name, deadline
@@ -53,6 +56,13 @@ class BaseVerifier:
             from skpo.verifiers.nursery import shared
 
             shared().warm(self.preload)
+
+    def ready(self) -> None:
+        """Raise `VerifierError` where this verifier must not, or can't, score on this machine."""
+
+    def pack(self, completion: str, answer: Any, columns: Columns | None, prompt: Any, seconds: float) -> bytes:
+        """Pickle of what `slow` gets; `seconds`: wall time after which the worker is ended."""
+        return pickle.dumps((completion, answer, dict(columns or {}), prompt), protocol=pickle.HIGHEST_PROTOCOL)
 
     def load(self) -> None:
         """Import what `slow` needs; runs in the worker, may raise."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import pickle
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -36,7 +35,11 @@ def judge(
         score = verifier.quick(completion, answer)
         if score is not None:
             return Verdict(score)
-        payload = pickle.dumps((completion, answer, dict(columns or {}), prompt))
+        verifier.ready()
+        payload = verifier.pack(completion, answer, columns, prompt, verifier.deadline)
+    except VerifierError as error:
+        _log.error("%s", error)
+        return Verdict(0.0, "crash")
     except Exception as error:
         _log.debug("%s: %r", verifier.name, error)
         return Verdict(0.0, "exception")

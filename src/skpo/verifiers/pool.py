@@ -12,16 +12,15 @@ of five times as much ends what sleeps. Start-up of a worker counts for neither.
 
 from __future__ import annotations
 
-import pickle
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 
 from skpo.errors import VerifierError
 from skpo.verifiers import BaseVerifier, make
-from skpo.verifiers.dispatch import Dispatcher, Ticket
+from skpo.verifiers.dispatch import WALL_FACTOR, Dispatcher, Ticket
 from skpo.verifiers.jobs import Job, Verdict
 from skpo.verifiers.nursery import shared
 
@@ -35,12 +34,16 @@ class VerifierPool:
     deadline:  CPU seconds per answer; five times as much in wall seconds.
     memory_mb: MiB that a worker may map beyond what it maps when it starts.
     failures:  how many answers failed, by kind (`Verdict.failure`).
+    unsafe_code: let the verifier `code` run programs even where the kernel doesn't isolate them.
 
     Raises `VerifierError` from `submit` and `collect` if workers can't be started or a verifier can't be loaded.
     """
 
-    def __init__(self, workers: int = 1, deadline: float = 2.0, memory_mb: int = 2048) -> None:
+    def __init__(
+        self, workers: int = 1, deadline: float = 2.0, memory_mb: int = 2048, unsafe_code: bool = False
+    ) -> None:
         self.workers, self.deadline, self.memory_mb = workers, deadline, memory_mb
+        self.unsafe_code = unsafe_code
         self.failures: Counter[str] = Counter()
         self._verifiers: dict[str, BaseVerifier] = {}
         self._changed = threading.Condition()
@@ -68,6 +71,11 @@ class VerifierPool:
             self._pending += 1
             self._dispatcher.put(Ticket(number, job.verifier, verifier.preload, payload))
         return number
+
+    def require(self, names: Iterable[str]) -> None:
+        """Raise `VerifierError` now for a verifier that is unknown or must not run here, and not in the middle of a run."""
+        for name in names:
+            self._verifier(name)
 
     def collect(self, block: bool = True) -> list[tuple[int, Verdict]]:
         """Verdicts that are ready, each returned once; with `block`, waits for at least one unless nothing is pending."""
@@ -117,7 +125,10 @@ class VerifierPool:
     def _verifier(self, name: str) -> BaseVerifier:
         verifier = self._verifiers.get(name)
         if verifier is None:
-            verifier = self._verifiers[name] = make(name, self.deadline)
+            verifier = make(name, self.deadline)
+            verifier.unsafe_code = self.unsafe_code
+            verifier.ready()
+            self._verifiers[name] = verifier
             shared().warm(verifier.preload)
         return verifier
 
@@ -151,7 +162,7 @@ def _at_once(verifier: BaseVerifier, job: Job) -> tuple[Verdict | None, bytes]:
         score = verifier.quick(job.completion, job.answer)
         if score is not None:
             return Verdict(score, None, time.thread_time() - start), b""
-        columns = dict(job.columns or {})
-        return None, pickle.dumps((job.completion, job.answer, columns, job.prompt), protocol=pickle.HIGHEST_PROTOCOL)
+        seconds = WALL_FACTOR * verifier.deadline
+        return None, verifier.pack(job.completion, job.answer, job.columns, job.prompt, seconds)
     except Exception:
         return Verdict(0.0, "exception", time.thread_time() - start), b""
