@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,19 +14,19 @@ from skpo.problems.rows import Row
 
 
 def jsonl_rows(path: Path) -> Iterator[Row]:
-    """Objects of a JSON Lines file (UTF-8), named `problems.jsonl:17` by line; blank lines are passed over.
+    """Objects of a JSON Lines file (UTF-8, also `.jsonl.gz`), named `problems.jsonl:17` by line; blank lines are passed over.
 
     Raises `ProblemError` for a file that can't be read, a line that is no JSON, and a file without rows.
     """
     empty = True
     try:
-        with path.open("rb") as lines:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
             for number, line in enumerate(lines, start=1):
                 if line.strip():
                     empty = False
                     where = f"{path}:{number}"
                     yield where, _json(where, line.removeprefix(b"\xef\xbb\xbf"))
-    except OSError as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise ProblemError(unreadable(path, error)) from None
     if empty:
         raise ProblemError(f"{path}: no problems in this file.")
@@ -66,8 +68,8 @@ def parquet_rows(path: Path) -> Iterator[Row]:
         raise ProblemError(f"{path}: no problems in this file.")
 
 
-def unreadable(path: Path, error: OSError) -> str:
+def unreadable(path: Path, error: Exception) -> str:
     """Message for a file that can't be opened or read."""
     if not path.exists():
         return f"{path}: no such file (looked in {Path.cwd()})."
-    return f"{path}: can't be read ({error.strerror or error})."
+    return f"{path}: can't be read ({getattr(error, 'strerror', None) or error})."

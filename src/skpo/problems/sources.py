@@ -7,6 +7,8 @@ from pathlib import Path
 
 from skpo.errors import ProblemError, unknown
 from skpo.problems.base import Problem
+from skpo.problems.benchmarks import load_benchmark
+from skpo.problems.benchmarks import parse as parse_benchmark
 from skpo.problems.chain import load_chain
 from skpo.problems.files import jsonl_rows, parquet_rows
 from skpo.problems.gym import load_gym
@@ -14,7 +16,10 @@ from skpo.problems.hub import hub_rows
 from skpo.problems.query import parse_query
 from skpo.problems.rows import RowReader
 
-FORMS = "problems.jsonl, problems.parquet, hf:dataset[:split], gym:TASK?param=value or builtin:chain?steps=10"
+FORMS = (
+    "problems.jsonl, problems.parquet, hf:dataset[:split], gym:TASK?param=value, builtin:chain?steps=10 or a benchmark's "
+    "name such as aime24"
+)
 
 
 def load_problems(
@@ -28,7 +33,8 @@ def load_problems(
 ) -> list[Problem]:
     """Problems of a source, in its order.
 
-    source:      `file.jsonl`, `file.parquet`, `hf:dataset[:split]`, `gym:TASK?param=value` or `builtin:chain?steps=10`.
+    source:      `file.jsonl`, `file.parquet`, `hf:dataset[:split]`, `gym:TASK?param=value`, `builtin:chain?steps=10`, or
+                 a benchmark: `aime24`, `benchmark:aime24?revision=...`, `aime24=file.jsonl`.
                  Rows that are there twice are refused; `?duplicates=drop` after a file or dataset drops them.
     prompt_key:  column with the prompt, text or chat messages (files and `hf:`).
     answer_key:  column with the gold answer; `reward_model.ground_truth` reaches into a nested column.
@@ -55,6 +61,9 @@ def load_problems(
         for i, problem in enumerate(problems):
             reader.check_gold(f"{source}, problem {i}", problem)
         return problems
+    benchmark = parse_benchmark(source)
+    if benchmark is not None:
+        return load_benchmark(*benchmark, limit=limit, check=check)
     name, values = parse_query(source, source)
     duplicates = values.pop("duplicates", "refuse")
     if duplicates not in ("refuse", "drop"):
@@ -64,7 +73,7 @@ def load_problems(
         rows = hub_rows(name, name.removeprefix("hf:"), values)
     elif values:
         raise ProblemError(f"{source}: {unknown('parameter', next(iter(values)), ['duplicates'])}")
-    elif name.endswith((".jsonl", ".ndjson")):
+    elif name.endswith((".jsonl", ".ndjson", ".jsonl.gz")):
         rows = jsonl_rows(Path(name))
     elif name.endswith(".parquet"):
         rows = parquet_rows(Path(name))
