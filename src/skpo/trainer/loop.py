@@ -100,8 +100,8 @@ class Trainer:
     def _one_step(self) -> None:
         begin = time.perf_counter()
         rollout = self.collector.collect(self.step)
+        rolled = time.perf_counter()
         data = self._credit(rollout.groups)
-        scored = time.perf_counter()
         state_metrics = self.algorithm.observe(
             rollout.groups, StepContext(self.step, self.parts.updater.updates, self._score)
         )
@@ -136,8 +136,8 @@ class Trainer:
         record |= {
             "seconds_rollout": rollout.seconds_rollout,
             "seconds_verify": rollout.seconds_verify,
-            "seconds_train": trained - scored,
-            "seconds_other": total - rollout.seconds_rollout - rollout.seconds_verify - (trained - scored),
+            "seconds_train": trained - rolled,
+            "seconds_other": total - rollout.seconds_rollout - rollout.seconds_verify - (trained - rolled),
             "seconds": total,
             "tokens_per_second": generated / total,
         }

@@ -134,7 +134,7 @@ def _heldout(axes: Axes, evaluations: Records, against: str) -> None:
         )
     low = min(0.9, float((y - error).min()))
     axes.set_ylim(max(0.0, low - 0.05), 1.02)
-    axes.legend(loc="lower right")
+    axes.legend(loc="best")
 
 
 def _training(axes: Axes, steps: Records) -> None:
