@@ -36,7 +36,7 @@ def test_another_run_in_the_folder_is_refused(invoke: Invoke, calls: list[Any]) 
     assert done.code == 2
     assert done.err == (
         "error: runs/a: holds a run with other settings: algorithm.name (skpo there, grpo now), "
-        "algorithm.upstream_weight (reliability there, None now), algorithm.initial_length (64 there, None now) "
+        "algorithm.upstream_weight (reliability there, None now), algorithm.initial_length (74 there, None now) "
         "and 1 more; choose another folder with out=FOLDER, or go on with that run: skpo train --resume runs/a\n"
     )
     assert len(calls) == 1

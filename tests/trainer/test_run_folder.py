@@ -177,7 +177,15 @@ def sample(tokens: list[int], role: int = 0, **values: Any) -> Sample:
 
 def group(name: str) -> Group:
     problem = Problem("1+1=", "2", id=name)
-    right = sample([3, 4], text="2", score=1.0, reward=1.0, seed=2**62, version=5, info={"advantage": 0.75})
+    right = sample(
+        [3, 4],
+        text="2",
+        score=1.0,
+        reward=1.0,
+        seed=2**62,
+        version=5,
+        info={"advantage": 0.75, "per_token": {"entropy": [0.5, 0.25]}},
+    )
     unscored = sample([5], text="x", info={"ended": True})
     segment = sample([6, 7, 8], SEGMENT, baseline=0.25, reward=0.5)
     return Group(problem, [right, unscored, segment], [sample([9], SEGMENT)], {"stop_position": 3})
@@ -214,6 +222,10 @@ class TestRollouts:
             "seed": 2**62,
             "version": 5,
             "info": None,
+            "answer": "2",
+            "entropy": [0.5, 0.25],
+            "log_ratio": None,
+            "token_advantage": None,
         }
         assert (rows[1]["score"], rows[1]["advantage"], rows[1]["info"]) == (None, None, '{"ended": true}')
         assert (rows[2]["baseline"], rows[3]["reward"]) == (0.25, None)
