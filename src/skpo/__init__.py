@@ -14,7 +14,7 @@ _EXPORTS = {
     "get_verifier": "skpo.verifiers",
     "load_problems": "skpo.problems",
     "load_config": "skpo.settings",
-    "evaluate": "skpo.evaluate",
+    "evaluate": "skpo.evaluation",
     "Problem": "skpo.problems",
 }
 __all__ = [*_EXPORTS, "__version__"]

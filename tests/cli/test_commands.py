@@ -28,28 +28,36 @@ class TestEval:
     ) -> None:
         seen: dict[str, Any] = {}
 
-        def run(**options: Any) -> SimpleNamespace:
-            seen.update(options)
+        def run(*where: Any, **options: Any) -> SimpleNamespace:
+            seen.update(options, where=where)
             return SimpleNamespace(table=lambda: "made up", to_dict=lambda: {"mean@8": 0.5})
 
-        module = ModuleType("skpo.evaluate")
-        module.evaluate = run  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, "skpo.evaluate", module)
+        module = ModuleType("skpo.evaluation")
+        module.evaluate_all = run  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "skpo.evaluation", module)
         file = tmp_path / "deep" / "result.json"
         words = "eval runs/a --problems p.jsonl --samples 8 --k 8,1 --verifier number --temperature 0.5 --max-tokens 64"
-        done = invoke(*f"{words} --limit 10 --answer-key a.b --json {file}".split())
+        words += f" --problems aime24=q.jsonl --limit 10 --answer-key a.b --unsafe-code --out {tmp_path} --json {file}"
+        done = invoke(*words.split())
         assert done.code == 0
         assert "made up" in done.out
         assert json.loads(file.read_text()) == {"mean@8": 0.5}
+        assert seen.pop("where") == ("runs/a", ["p.jsonl", "aime24=q.jsonl"])
+        seen.pop("progress")
         assert seen == {
-            "model": "runs/a",
-            "problems": "p.jsonl",
             "samples": 8,
+            "default_samples": 32,
             "ks": (1, 8),
             "verifier": "number",
             "temperature": 0.5,
+            "top_p": 1.0,
             "max_tokens": 64,
             "limit": 10,
+            "seed": 0,
+            "out": tmp_path,
+            "deadline": None,
+            "workers": 1,
+            "unsafe_code": True,
             "prompt_key": "prompt",
             "answer_key": "a.b",
         }

@@ -12,7 +12,7 @@ import numpy as np
 from skpo.algorithms.base import Algorithm
 from skpo.config import TrainConfig
 from skpo.curriculum import Sampler
-from skpo.evaluate import Evaluation, run_evaluation
+from skpo.evaluation import Evaluation, run_evaluation
 from skpo.problems.base import Problem
 from skpo.rollout.plans import PlanContext
 from skpo.rollout.types import Group, PlanRun, Sampling, derive_seed

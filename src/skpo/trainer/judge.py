@@ -60,6 +60,13 @@ class Judge:
             self._take(block=True)
         self.seconds += time.perf_counter() - begin
 
+    def wait(self) -> None:
+        """Wait for at least one verdict, if any is missing."""
+        begin = time.perf_counter()
+        if self.waiting:
+            self._take(block=True)
+        self.seconds += time.perf_counter() - begin
+
     def _take(self, block: bool) -> None:
         for job, verdict in self.pool.collect(block=block):
             sample = self.waiting.pop(job, None)

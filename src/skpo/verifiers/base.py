@@ -42,6 +42,7 @@ class BaseVerifier:
     preload: tuple[str, ...] = ()
     unsafe_code = False  #: run programs even where the kernel doesn't isolate them; set by the caller alone
     votes = True  #: completions have a final answer, so that a majority can be taken
+    one_answer = False  #: a problem has one right answer, so that all right completions agree
 
     def __init__(self, name: str, deadline: float = 2.0) -> None:
         self.name, self.deadline = name, deadline
@@ -56,6 +57,17 @@ class BaseVerifier:
             from skpo.verifiers.nursery import shared
 
             shared().warm(self.preload)
+
+    def normal(self, completion: str) -> str | None:
+        """The final answer in a form in which equal answers are equal, as far as `alike` doesn't say; None: no answer."""
+        from skpo.verifiers.extract import final_answer
+
+        found = final_answer(completion)
+        return " ".join(found.split()) or None if found is not None else None
+
+    def alike(self, one: str, other: str) -> bool:
+        """Whether two normal forms are the same answer; never raises, never takes long."""
+        return one == other
 
     def ready(self) -> None:
         """Raise `VerifierError` where this verifier must not, or can't, score on this machine."""

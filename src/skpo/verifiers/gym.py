@@ -17,6 +17,9 @@ class GymVerifier(BaseVerifier):
 
     preload = ("reasoning_gym",)
 
+    def normal(self, completion: str) -> str | None:
+        return gym_answer(completion) or None
+
     def __init__(self, name: str, deadline: float = 2.0) -> None:
         super().__init__(name, deadline)
         self._scorers: dict[str, Callable[..., float]] = {}

@@ -29,6 +29,20 @@ class MathVerifier(BaseVerifier):
     """Compares the final answer of a completion (`extract.final_answer`) with the gold answer."""
 
     preload = ("skpo.verifiers.symbolic:load",)
+    one_answer = True
+
+    def normal(self, completion: str) -> str | None:
+        found = final_answer(completion)
+        if found is None or not found.strip() or len(found) > MAX_LENGTH:
+            return None
+        return _prediction(found)[0] or None
+
+    def alike(self, one: str, other: str) -> bool:
+        """By the quick rules; formulas that only algebra could compare count as different."""
+        try:
+            return bool(equal(_prediction(one)[1], _prediction(other)[1], _undecided))
+        except Exception:
+            return False
 
     def quick(self, completion: str, answer: Any) -> float | None:
         try:

@@ -24,6 +24,17 @@ class NumberVerifier(BaseVerifier):
     Integers, decimals, thousands separators, signs (also the Unicode minus), a/b, mixed numbers, percent, 1.5e3.
     """
 
+    one_answer = True
+
+    def normal(self, completion: str) -> str | None:
+        return last_number(completion)
+
+    def alike(self, one: str, other: str) -> bool:
+        numbers = _number(one), _number(other)
+        if isinstance(numbers[0], Number) and isinstance(numbers[1], Number):
+            return bool(same_number(numbers[0], numbers[1]))
+        return one == other
+
     def quick(self, completion: str, answer: Any) -> float | None:
         gold = _number(gold_text(answer, self.name))
         found = last_number(completion)
@@ -49,6 +60,11 @@ def _number(text: str) -> Number | Huge | None:
 
 class ChoiceVerifier(BaseVerifier):
     r"""One letter A to J: `\boxed{C}`, `(C)`, `C.`, "answer: C", "E: the option's text"."""
+
+    one_answer = True
+
+    def normal(self, completion: str) -> str | None:
+        return choice(completion)
 
     def quick(self, completion: str, answer: Any) -> float | None:
         gold = _letter(gold_text(answer, self.name))
@@ -91,6 +107,11 @@ def _letter(text: str) -> str | None:
 
 class ExactVerifier(BaseVerifier):
     """The final answer equals the gold answer after whitespace is normalised; a trailing period doesn't count."""
+
+    one_answer = True
+
+    def normal(self, completion: str) -> str | None:
+        return " ".join(exact_answer(completion).split()).removesuffix(".").rstrip() or None
 
     def quick(self, completion: str, answer: Any) -> float | None:
         gold = " ".join(gold_text(answer, self.name).split())
