@@ -66,7 +66,13 @@ def outcome(source: str) -> str:
 
 
 def denied(done: Run) -> bool:
-    return done.stdout.decode().strip() in ("PermissionError", "FileNotFoundError", "OSError", "ProcessLookupError", "BlockingIOError")
+    return done.stdout.decode().strip() in (
+        "PermissionError",
+        "FileNotFoundError",
+        "OSError",
+        "ProcessLookupError",
+        "BlockingIOError",
+    )
 
 
 def test_probe_finds_no_way_out(sandbox: Sandbox) -> None:
@@ -78,7 +84,12 @@ def test_probe_finds_no_way_out(sandbox: Sandbox) -> None:
 def test_a_fork_bomb_does_not_start(sandbox: Sandbox) -> None:
     assert denied(run(sandbox, outcome("while True:\n    os.fork()")))
     assert denied(run(sandbox, outcome("import subprocess\nsubprocess.run(['/bin/sh', '-c', 'true'])")))
-    assert denied(run(sandbox, outcome("import ctypes\nif ctypes.CDLL(None, use_errno=True).vfork() < 0:\n    raise PermissionError")))
+    assert denied(
+        run(
+            sandbox,
+            outcome("import ctypes\nif ctypes.CDLL(None, use_errno=True).vfork() < 0:\n    raise PermissionError"),
+        )
+    )
 
 
 def test_namespaces_alone_hold_a_fork_bomb() -> None:
@@ -116,7 +127,9 @@ def test_endless_output_is_cut_off(sandbox: Sandbox) -> None:
 
 def test_endless_loop_and_endless_sleep(sandbox: Sandbox) -> None:
     limits = Limits(cpu=1, wall=3, memory_mb=128)
-    assert (done := run(sandbox, "while True:\n    pass", limits)).status == -signal.SIGXCPU or done.failure == "timeout"
+    assert (
+        done := run(sandbox, "while True:\n    pass", limits)
+    ).status == -signal.SIGXCPU or done.failure == "timeout"
     assert run(sandbox, "import time\ntime.sleep(1000)", limits).failure == "timeout"
     stubborn = "import signal, time\nfor n in range(1, 65):\n    try:\n        signal.signal(n, signal.SIG_IGN)\n    except (OSError, ValueError):\n        pass\ntime.sleep(1000)"
     assert run(sandbox, stubborn, limits).failure == "timeout"
@@ -152,19 +165,30 @@ def test_a_folder_of_its_own_with_a_limit() -> None:
             pytest.skip("no namespaces here: no folder to write to")
         fine = "open('a.txt', 'w').write('hello')\nimport tempfile\nprint(open('a.txt').read(), tempfile.TemporaryFile().write(b'abc'))"
         assert run(made, fine).stdout == b"hello 3\n"
-        assert run(made, outcome("os.stat('a.txt')")).stdout == b"FileNotFoundError\n"  # each program starts in an empty one
+        assert (
+            run(made, outcome("os.stat('a.txt')")).stdout == b"FileNotFoundError\n"
+        )  # each program starts in an empty one
         huge = "import signal\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\nf = open('huge', 'wb')\nwhile True:\n    f.write(bytes(1 << 20))"
         assert run(made, outcome(huge)).stdout == b"OSError\n"
         many = "n = 0\nwhile True:\n    open(f'f{n}', 'wb').write(bytes(3 << 20))\n    n += 1"
         assert run(made, outcome(many)).stdout == b"OSError\n"
-        assert run(made, outcome("n = 0\nwhile True:\n    open(f'g{n}', 'w').close()\n    n += 1")).stdout == b"OSError\n"
+        assert (
+            run(made, outcome("n = 0\nwhile True:\n    open(f'g{n}', 'w').close()\n    n += 1")).stdout == b"OSError\n"
+        )
 
 
 def test_no_network(sandbox: Sandbox) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         assert denied(run(sandbox, outcome(f"import socket\nsocket.create_connection(('127.0.0.1', {port}), 1)")))
-        assert denied(run(sandbox, outcome("import socket\nsocket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', 53))")))
+        assert denied(
+            run(
+                sandbox,
+                outcome(
+                    "import socket\nsocket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', 53))"
+                ),
+            )
+        )
         assert denied(run(sandbox, outcome("import socket\nsocket.socket(socket.AF_UNIX).connect('/run/docker.sock')")))
         server.settimeout(0.1)
         with pytest.raises(TimeoutError):
@@ -181,8 +205,9 @@ def test_nothing_of_the_parent_can_be_read(sandbox: Sandbox, monkeypatch: pytest
         "libc = ctypes.CDLL(None)\nfound.append([libc.ptrace(16, p, 0, 0) for p in (1, os.getppid(), %d)])\nprint(found)"
     ) % (os.getpid(), os.getppid(), os.getpid())
     done = run(sandbox, source).stdout.decode()
-    assert done == "[{'LC_ALL': 'C.UTF-8', 'PYTHONHASHSEED': '0', 'HOME': '/work', 'TMPDIR': '/work'}, [-1, -1, -1]]\n" or (
-        "do-not-tell" not in done and done.endswith("[-1, -1, -1]]\n") and "HOME" in done
+    assert (
+        done == "[{'LC_ALL': 'C.UTF-8', 'PYTHONHASHSEED': '0', 'HOME': '/work', 'TMPDIR': '/work'}, [-1, -1, -1]]\n"
+        or ("do-not-tell" not in done and done.endswith("[-1, -1, -1]]\n") and "HOME" in done)
     )
 
 
@@ -200,7 +225,9 @@ def test_nobody_can_be_killed(sandbox: Sandbox) -> None:
         for target in (bystander.pid, os.getpid(), -1, 0, 1, "os.getppid()", -os.getpgrp()):
             assert denied(run(sandbox, outcome(f"os.kill({target}, 9)"))), target
         assert denied(run(sandbox, outcome(f"os.pidfd_open({bystander.pid})")))
-        assert denied(run(sandbox, outcome(f"import resource\nresource.prlimit({os.getpid()}, resource.RLIMIT_NOFILE, (0, 0))")))
+        assert denied(
+            run(sandbox, outcome(f"import resource\nresource.prlimit({os.getpid()}, resource.RLIMIT_NOFILE, (0, 0))"))
+        )
         assert denied(run(sandbox, outcome(f"os.sched_setaffinity({bystander.pid}, [0])")))
         assert denied(run(sandbox, outcome(f"os.setpriority(os.PRIO_PROCESS, {bystander.pid}, 19)")))
         assert bystander.poll() is None
@@ -217,7 +244,12 @@ def test_a_program_may_end_itself(sandbox: Sandbox) -> None:
 
 
 def test_privileges_cannot_come_back(sandbox: Sandbox) -> None:
-    for attempt in ("os.setuid(0)\nopen('/etc/shadow')", "os.chroot('/')", "os.unshare(0x10000000)", "os.mknod('/work/disk', 0o60666, os.makedev(254, 0))"):
+    for attempt in (
+        "os.setuid(0)\nopen('/etc/shadow')",
+        "os.chroot('/')",
+        "os.unshare(0x10000000)",
+        "os.mknod('/work/disk', 0o60666, os.makedev(254, 0))",
+    ):
         done = run(sandbox, outcome(attempt)).stdout.decode().strip()
         assert done in ("PermissionError", "FileNotFoundError", "AttributeError"), attempt
     raw = "import ctypes\nlibc = ctypes.CDLL(None)\nprint(libc.unshare(0x10000000), libc.mount(b'x', b'/work', b'tmpfs', 0, None), libc.prctl(1, 0, 0, 0, 0), libc.syscall(425, 8, 0))"
@@ -247,7 +279,10 @@ def test_the_jail_ends_with_its_owner() -> None:
 
 
 def test_without_isolation_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Sandbox(namespaces=False, locks=False) as bare, pytest.raises(RefusedError, match="no protection of files and network"):
+    with (
+        Sandbox(namespaces=False, locks=False) as bare,
+        pytest.raises(RefusedError, match="no protection of files and network"),
+    ):
         bare.whole("print(1)", "", LIMITS)
     with Sandbox(unsafe=True, namespaces=False, locks=False) as told:
         assert told.whole("print(1)", "", LIMITS).stdout == b"1\n"
