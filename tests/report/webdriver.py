@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import shutil
 import subprocess
@@ -66,10 +67,8 @@ class Browser:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if hasattr(self, "base"):
-            try:
+            with contextlib.suppress(OSError):
                 self._call("DELETE", "")
-            except OSError:
-                pass
         self.driver.terminate()
         self.driver.wait(timeout=20)
         shutil.rmtree(self.profile, ignore_errors=True)
@@ -110,6 +109,10 @@ class Browser:
         """Press keys one after the other, wherever the focus is."""
         presses = [{"type": kind, "value": KEYS.get(k, k)} for k in keys for kind in ("keyDown", "keyUp")]
         self._call("POST", "/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": presses}]})
+
+    def cdp(self, command: str, **params: Any) -> Any:
+        """A command of the DevTools protocol; its result."""
+        return self._call("POST", "/goog/cdp/execute", {"cmd": command, "params": params})
 
     def screenshot(self, path: Path) -> bytes:
         """PNG of what is in view; also written to `path`."""

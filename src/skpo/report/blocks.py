@@ -114,7 +114,8 @@ class _Step:
         """(which context each row has, the distinct ones in local ids)."""
         assert self.local is not None
         seen: dict[bytes, int] = {}
-        distinct, place = [], []
+        distinct: list[np.ndarray] = []
+        place: list[int] = []
         for row in range(start, stop):
             ids = self.contexts[self.contexts_at[row] : self.contexts_at[row + 1]]
             number = seen.setdefault(ids.tobytes(), len(seen))

@@ -166,14 +166,16 @@ def _static(name: str) -> str:
 
 
 def _assemble(page: str, style: str, script: str, title: str, payloads: dict[str, str]) -> str:
-    """Fill the page's places. A content security policy lets nothing run but this very script, and nothing be loaded."""
+    """Fill the page's places; the first payload stands before the script, so that the page shows it while the rest still loads. A content security policy lets nothing run but this very script, and nothing be loaded."""
     script = f"(() => {{\n'use strict';\n{script}\n}})();\n"
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:"
-    data = "\n".join(
+    first, *rest = (
         f'<script type="application/octet-stream" id="{key}">{value}</script>' for key, value in payloads.items()
     )
-    pieces = {"title": html.escape(title), "policy": policy, "style": style, "data": data, "script": script}
+    pieces = {
+        "title": html.escape(title), "policy": policy, "style": style, "first": first, "script": script, "data": "\n".join(rest),
+    }  # fmt: skip
     return "".join(_filled(page, pieces))
 
 

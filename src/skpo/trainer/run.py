@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from skpo.config import TrainConfig
 from skpo.errors import RunError
+from skpo.report.refresh import Refresher
 from skpo.trainer.lock import RunLock
 from skpo.trainer.metrics import MetricsWriter, read_metrics, write_atomically
 from skpo.trainer.progress import Progress
@@ -96,6 +97,7 @@ class Run:
         if self.main:
             write_atomically(self.folder / CONFIG, dump_config(config).encode())
         self.accelerator = parts.accelerator
+        parts.updater.keep_tokens = self.main and config.rollout.save
         if config.track is not None:
             parts.accelerator.init_trackers("skpo", config=_flat(config.model_dump(mode="json")))
 
@@ -105,6 +107,7 @@ class Run:
             return
         fresh = self.resume_from is None
         self.metrics = MetricsWriter(self.folder, None if fresh else step)
+        self.report = Refresher(self.folder, self.progress.note)
         if self.config.rollout.save:
             self.rollouts = RolloutLog(self.folder, None if fresh else step)
 
@@ -121,6 +124,7 @@ class Run:
             self.progress.step(step, dict(record))
         if "eval_pass_at_1" in record:
             self.progress.evaluation(step, dict(record))
+        self.report.step()
 
     def save(self, step: int, parts: Parts, state: dict[str, Any]) -> None:
         """Checkpoint the run after a step."""
@@ -153,12 +157,14 @@ class Run:
         return state
 
     def finish(self) -> None:
-        """Draw the run's curves."""
+        """Draw the run's curves and write its report."""
         if self.main and self.metrics is not None and read_metrics(self.folder):
             from skpo.trainer.plots import plot_run
 
             path = plot_run(self.folder)
             self.progress.note(f"curves: {path}")
+            if (written := self.report.finish()) is not None:
+                self.progress.note(f"report: {written}")
 
     def _release(self) -> None:
         if self.lock is not None:

@@ -110,7 +110,7 @@ function range(values) {
   return [low, high];
 }
 
-function scales(width, height, xs, ys, { log, zero, top }) {
+function scales(width, height, xs, ys, { log, zero }) {
   let [x0, x1] = range(xs);
   if (x0 === x1) [x0, x1] = [x0 - 0.5, x1 + 0.5];
   const forY = log ? (v) => (v > 0 ? Math.log10(v) : NaN) : (v) => v;
@@ -119,12 +119,12 @@ function scales(width, height, xs, ys, { log, zero, top }) {
   if (zero && !log) low = Math.min(0, low);
   const room = (high - low) * 0.06 || Math.abs(high) * 0.1 || 0.5;
   if (!(zero && low === 0)) low -= room;
-  high = top !== undefined ? Math.max(top, high) : high + room;
+  high = !log && high > 0.8 && high <= 1 ? Math.min(1.02, high + room) : high + room; // shares end at 1
   const toX = (v) => MARGIN.left + ((v - x0) / (x1 - x0)) * (width - MARGIN.left - MARGIN.right);
   const place = (v) => height - MARGIN.bottom - ((v - low) / (high - low)) * (height - MARGIN.top - MARGIN.bottom);
   return {
     toX, toY: (v) => place(forY(v)), toYTick: place, x0, x1,
-    xTicks: ticks(x0, x1, Math.max(2, width / 110)), yTicks: log ? logTicks(low, high) : ticks(low, high, height / 48),
+    xTicks: ticks(x0, x1, Math.max(2, width / 110)), yTicks: log ? logTicks(low, high) : ticks(low, high, height / 38),
   };
 }
 

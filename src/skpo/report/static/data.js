@@ -10,7 +10,11 @@ function fromBase64(text) {
   return bytes;
 }
 
+// The overview's data stand before this script, the rest behind it: what is behind is there once the whole file is parsed.
+const parsed = new Promise((done) => { document.addEventListener('DOMContentLoaded', done, { once: true }); });
+
 async function unpack(id) {
+  if (id !== 'data-main') await parsed;
   if (typeof DecompressionStream === 'undefined') throw new Error('this browser has no DecompressionStream; any from 2023 on has');
   const stream = new Blob([fromBase64($(id).textContent)]).stream().pipeThrough(new DecompressionStream('gzip'));
   const buffer = await new Response(stream).arrayBuffer();

@@ -47,12 +47,13 @@ class Detail {
       kinds.map((k) => option(k, COLOURINGS[k].name, k === kind)));
     const tokens = rows.some((row) => row.block.hasTokens);
     const plain = rows.some((row) => row.block.hasTexts);
-    this.element.replaceChildren(
+    this.element.replaceChildren(...[
       this.head(g),
       this.problem(g),
       tokens ? h('div', { class: 'controls colours' }, h('label', {}, 'colour ', choice), legend(kind, this.scheme)) : null,
       plain ? h('p', { class: 'faint' }, 'No tokenizer was found in the run’s checkpoints: texts as logged, without single tokens.') : null,
-      ...(rows.length ? this.sections() : [empty('The details of this group are left out of this page, to keep it small.')]));
+      ...(rows.length ? this.sections() : [empty('The details of this group are left out of this page, to keep it small.')]),
+    ].filter(Boolean));
   }
 
   head(g) {
@@ -107,10 +108,10 @@ class Detail {
     const title = `${count(rows.length, 'segment')}${stop ? `, stopped at ${count(stop.stop, 'token')}` : ''}`;
     return h('section', { class: 'rows segments' }, h('h3', {}, title, h('small', {}, chosen === 1 ? 'most likely first; the bar is −log-probability per token, its tick the median' : '')),
       this.context(rows[0], false),
-      sorted.map((row) => h('div', { class: `row segment${row.chosen ? ' chosen' : ''}` },
+      alike(sorted).map(([row, times]) => h('div', { class: `row segment${row.chosen ? ' chosen' : ''}` },
         h('div', { class: 'row-head' },
           row.chosen ? h('span', { class: 'tag strong' }, 'chosen') : h('span', { class: 'tag' }, 'not used'),
-          likelihoodBar(row.nll, median, most), h('span', { class: 'n', title: 'mean log-probability of a token' }, fixed(-row.nll, 4)), ...facts(row, row.chosen)),
+          likelihoodBar(row.nll, median, most), h('span', { class: 'n', title: 'mean log-probability of a token' }, fixed(-row.nll, 4)), ...facts(row, row.chosen), copies(times)),
         tokenText(this.browser, row, this.scheme, this.browser.filters.query))));
   }
 
@@ -120,8 +121,8 @@ class Detail {
     const after = this.rows.some((row) => row.role === 1);
     const title = `${count(rows.length, name)}${first.chosen ? '' : ', not trained on'}${after && first.chosen && first.role === 0 ? ' from the skip connection' : ''}`;
     return h('section', { class: 'rows' }, h('h3', {}, title), this.context(first, after),
-      rows.map((row) => h('div', { class: `row ${verdictOf(row)}` },
-        h('div', { class: 'row-head' }, verdictMark(row), ...facts(row, row.chosen)),
+      alike(rows).map(([row, times]) => h('div', { class: `row ${verdictOf(row)}` },
+        h('div', { class: 'row-head' }, verdictMark(row), ...facts(row, row.chosen), copies(times)),
         tokenText(this.browser, row, this.scheme, this.browser.filters.query))));
   }
 
@@ -135,9 +136,23 @@ class Detail {
     const at = segment ? text.indexOf(segment) : -1;
     const parts = at < 0 ? [text] : [text.slice(0, at), h('span', { class: 'from-segment', title: 'the chosen segment' }, segment), text.slice(at + segment.length)];
     const title = at < 0 ? 'prompt as the model read it' : 'skip connection: the chosen segment, then the problem again';
-    return h('details', { class: 'context', open: open || undefined }, h('summary', {}, title, h('span', { class: 'faint' }, ` ${count(row.block.context(row).length, 'token')}`)), h('div', { class: 'tokens' }, parts));
+    return h('details', { class: 'context', open: open || undefined }, h('summary', {}, title, h('span', { class: 'faint' }, ` · ${count(row.block.context(row).length, 'token')}`)), h('div', { class: 'tokens' }, parts));
   }
 }
+
+// Rows with the same tokens (or text), verdict, advantage and fate once each: [row, how many].
+function alike(rows) {
+  const out = new Map();
+  for (const row of rows) {
+    const text = row.block.hasTokens ? row.block.tokens(row).join() : row.block.hasTexts ? row.block.header.texts[row.row] : row.row;
+    const key = [row.chosen, row.finished, row.score, row.advantage, row.reward, text].join('|');
+    if (out.has(key)) out.get(key)[1] += 1;
+    else out.set(key, [row, 1]);
+  }
+  return [...out.values()];
+}
+
+const copies = (times) => (times > 1 ? h('span', { class: 'tag copies', title: 'sampled so many times, token for token' }, `× ${times}`) : null);
 
 const verdictOf = (row) => (Number.isNaN(row.score) ? 'unscored' : row.score >= 1 - 1e-6 ? 'right' : 'wrong');
 const rowVerdict = (row, wanted) => wanted === '' || verdictOf(row) === wanted;
@@ -159,15 +174,20 @@ function facts(row, trained) {
     out.push(fact('log-prob', fixed(-row.nll, 3), 'mean log-probability of a token'));
     if (!row.finished) out.push(h('span', { class: 'tag warn', title: 'no end-of-sequence token within the budget' }, 'cut off'));
   }
-  if (row.info) out.push(h('span', { class: 'info faint', title: row.info }, infoText(row.info)));
+  const note = row.info ? infoText(row) : '';
+  if (note) out.push(h('span', { class: 'info faint', title: row.info }, note));
   return out;
 }
 
-function infoText(info) {
+// What else the algorithm noted about a row, less what the page says already.
+function infoText(row) {
   try {
-    return Object.entries(JSON.parse(info)).map(([key, value]) => `${key} ${JSON.stringify(value)}`).join(', ').slice(0, 80);
+    const { sampled, ended, ...rest } = JSON.parse(row.info);
+    const words = Object.entries(rest).map(([key, value]) => `${key} ${JSON.stringify(value)}`);
+    if (ended) words.unshift(`ended by itself after ${sampled}, cut`);
+    return words.join(', ').slice(0, 80);
   } catch {
-    return info.slice(0, 80);
+    return row.info.slice(0, 80);
   }
 }
 

@@ -22,8 +22,8 @@ function notices(page) {
   for (const run of page.runs) {
     const r = run.rollouts;
     if (r.unreadable.length) out.push(`${run.name}: ${count(r.unreadable.length, 'rollout file')} could not be read and is left out: ${r.unreadable.join('; ')}`);
-    const bad = run.series.nonfinite_values;
-    const steps = bad ? bad.filter((v) => v > 0).length : 0;
+    const columns = Object.values(run.series);
+    const steps = [...run.step.keys()].filter((i) => columns.some((values) => values[i] === Infinity)).length;
     if (steps) out.push(`${run.name}: ${count(steps, 'record')} with values that are not finite; red wedges in the curves show where.`);
   }
   return out.map((text) => h('p', { class: 'notice' }, text));
@@ -48,7 +48,7 @@ function runTable(page) {
       h('td', { class: 'n' }, duration(run.seconds)),
       h('td', { class: 'n' }, evals.length ? interval(evals[0]) : '–'),
       h('td', { class: 'n strong' }, evals.length > 1 ? interval(evals[evals.length - 1]) : '–'),
-      h('td', { class: 'n' }, best ? `${percent(best.pass_at_1)} at ${best.step}` : '–'),
+      h('td', { class: 'n' }, best ? `${percent(best.pass_at_1)} at step ${best.step}` : '–'),
       h('td', { class: 'n' }, run.rollouts.rollouts.toLocaleString('en')));
   });
   return h('div', { class: 'scroll' }, h('table', { class: 'runs' },
@@ -71,7 +71,8 @@ function heldOut(page) {
   const choose = axisChoice('against', axis, (value) => { axis = value; redraw(); });
   const dashed = with_.some((run) => run.eval_k > 1);
   const note = `pass@1 with its 95 % interval over problems${dashed ? '; dashed: solved by one of k samples (pass@k)' : ''}.`;
-  return [h('div', { class: 'controls' }, choose), holder, h('p', { class: 'faint' }, note), evaluationTable(with_)];
+  const chart = h('div', {}, h('div', { class: 'controls' }, choose), holder, h('p', { class: 'faint' }, note));
+  return [h('div', { class: with_.length < 3 ? 'beside' : '' }, chart, evaluationTable(with_))];
 }
 
 function heldOutSeries(page, runs, axis) {
@@ -97,13 +98,13 @@ function evaluationTable(runs) {
     const e = run.evaluations.find((x) => x.step === step);
     if (!e) return columns(run).map((_, i) => h('td', { class: i ? 'n' : 'n first' }, ''));
     const texts = [percent(e.pass_at_1), e.low === null ? '–' : `${(100 * e.low).toFixed(1)} – ${(100 * e.high).toFixed(1)}`,
-      ...(run.eval_k > 1 ? [percent(e.pass_at_k)] : []), number(e.length)];
+      ...(run.eval_k > 1 ? [percent(e.pass_at_k)] : []), fixed(e.length, 1)];
     return texts.map((text, i) => h('td', { class: i ? 'n' : 'n first strong' }, text));
   };
   const groups = runs.length > 1 ? [h('tr', {}, h('th', {}, ''), runs.map((run) => h('th', { class: 'first', colspan: columns(run).length, scope: 'colgroup' }, swatch(run), run.name)))] : [];
   const head = h('tr', {}, h('th', { class: 'n', scope: 'col' }, 'step'), runs.flatMap((run) => columns(run).map((text, i) => h('th', { class: i ? 'n' : 'n first', scope: 'col' }, text))));
   const body = steps.map((step) => h('tr', {}, h('th', { class: 'n', scope: 'row' }, String(step)), runs.flatMap((run) => cells(run, step))));
-  return h('details', { open: steps.length <= 12 || undefined }, h('summary', {}, count(steps.length, 'evaluation')),
+  return h('details', { open: true }, h('summary', {}, count(steps.length, 'evaluation')),
     h('div', { class: 'scroll bounded' }, h('table', {}, h('thead', {}, ...groups, head), h('tbody', {}, body))));
 }
 
@@ -121,5 +122,5 @@ function timeSplit(page) {
     const legend = h('ul', { class: 'legend' }, layers.map((layer) => h('li', {}, h('i', { class: `swatch ${layer.colour}` }), layer.name, h('b', {}, percent(total(layer) / all, 0)))));
     return h('div', {}, page.runs.length > 1 ? h('h3', {}, swatch(run), run.name) : null, holder, legend);
   });
-  return h('div', { class: page.runs.length > 1 ? 'grid' : '' }, figures);
+  return h('div', { class: page.runs.length > 1 ? 'grid filled' : '' }, figures);
 }
