@@ -3,7 +3,7 @@
     python -m benchmarks.results                         rebuild docs/results.md from docs/results/
     python -m benchmarks.results family=runs/family ...  first take finished `skpo compare` folders in, under a name
 
-docs/results/NAME/ keeps what a comparison gave: one JSON line per run and the plot. docs/results/template.md is the
+docs/results/NAME/ keeps what a comparison gave: one JSON line per run and the plot. docs/results/results.md.jinja is the
 text; `{{ table("NAME") }}`, `{{ command("NAME") }}`, `{{ plot("NAME") }}`, `{{ accuracy("NAME", "variant") }}` and
 `{{ difference("NAME", "variant") }}` are filled in.
 """
@@ -93,7 +93,7 @@ def build() -> Path:
     import jinja2
 
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
-    text = environment.from_string((STORE / "template.md").read_text()).render(
+    text = environment.from_string((STORE / "results.md.jinja").read_text()).render(
         table=lambda name: markdown(outcomes(name)).rstrip(),
         plot=lambda name: (
             f"![{name}: accuracy, entropy, advantage-zero rate and length against tokens](results/{name}/comparison.png)"
