@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 TORCH ?= torch==2.13.0
-PYTEST_ARGS ?=
+PYTEST_ARGS ?= -n auto --dist loadfile
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
