@@ -19,7 +19,7 @@ async function rolloutsView(page) {
   const detail = new Detail(browser);
   ui = { browser, list, detail, count: h('output', { class: 'n faint', id: 'match-count' }), told: h('div', { class: 'told faint' }) };
   root.replaceChildren(h('div', { class: 'browser' }, h('div', { class: 'side' }, filterBar(page, browser), h('div', { class: 'list-head' }, ui.count), list.element, ui.told), detail.element));
-  refreshList();
+  await refreshList();
 }
 
 function filterBar(page, browser) {
@@ -79,7 +79,7 @@ function refreshList() {
   ui.count.textContent = browser.matches.length === total ? count(total, 'group') : `${browser.matches.length.toLocaleString('en')} of ${count(total, 'group')}`;
   ui.told.textContent = leftOut(browser.page, browser.page.runs[browser.run].rollouts);
   list.follow();
-  detail.show();
+  return detail.show();
 }
 
 // What of this run's rollouts is not in the page.

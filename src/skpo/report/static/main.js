@@ -54,6 +54,7 @@ async function start() {
   $('loading').hidden = true;
   const wanted = location.hash.slice(1);
   await openView(VIEWS.some(([id]) => id === wanted) ? wanted : 'overview');
+  await new Promise((drawn) => { requestAnimationFrame(() => requestAnimationFrame(drawn)); });
   document.body.dataset.ready = String(Math.round(performance.now()));
 }
 
