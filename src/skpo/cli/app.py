@@ -8,6 +8,7 @@ import typer
 
 from skpo import __version__
 from skpo.cli.algorithms import algorithms
+from skpo.cli.analyze import analyze
 from skpo.cli.compare import compare
 from skpo.cli.doctor import doctor
 from skpo.cli.evaluate import evaluate
@@ -24,6 +25,7 @@ app = typer.Typer(
 app.command()(train)
 app.command(name="eval")(evaluate)
 app.command()(compare)
+app.add_typer(analyze, name="analyze")
 app.command()(report)
 app.command()(algorithms)
 app.command()(doctor)
