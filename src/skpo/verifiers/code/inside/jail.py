@@ -71,6 +71,8 @@ def _first(
     """Process 1: give up privileges, start the program, wait for it, and end with it. Never returns."""
     try:
         _give_up_privileges(own_users, "namespaces" in layers)
+        if kernel.LINUX:
+            kernel.drop_capabilities()
         die_with_parent()
         if os.read(ready, 1) != b"g":
             os._exit(1)
@@ -97,15 +99,10 @@ def die_with_parent() -> None:
 
 
 def _give_up_privileges(own_users: bool, inside: bool) -> None:
-    """Without root's rights; as a user that nobody else is, where that one can read the standard library."""
-    if own_users:
-        kernel.drop_capabilities()
-        return
-    if os.geteuid() != 0:
+    """Be a user that nobody else is, where this is root and that one can read the standard library."""
+    if own_users or os.geteuid() != 0:
         return
     if not inside and not all(map(_public, namespaces.library_folders())):
-        if kernel.LINUX:
-            kernel.drop_capabilities()
         return
     for uid in (FIRST_UID + os.getpid() + int.from_bytes(os.urandom(3), "little"), NOBODY):
         try:
@@ -176,7 +173,8 @@ def _shut(request: Request, layers: list[str], notes: dict[str, str]) -> None:
         return
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
     try:
-        abi = landlock.restrict(namespaces.library_folders(), [work] if work else [], namespaces.DEVICES)
+        readable = namespaces.library_folders() if inside else namespaces.readable_folders()
+        abi = landlock.restrict(readable, [work] if work else [], namespaces.DEVICES)
         layers.append("landlock")
         notes["landlock"] = f"version {abi}"
     except OSError as error:

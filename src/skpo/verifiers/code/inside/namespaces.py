@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import glob
 import os
 import sys
-import sysconfig
 
 from skpo.verifiers.code.inside import kernel
 
@@ -19,13 +19,43 @@ INODES = 2000
 @functools.cache
 def library_folders() -> tuple[str, ...]:
     """What a Python program reads: the standard library and the shared libraries of the system. Worked out once, outside."""
-    found = [*SYSTEM, os.path.join(sys.base_prefix, "lib")]
-    found += [path for key in ("stdlib", "platstdlib") if (path := sysconfig.get_path(key))]
+    found = [*SYSTEM, os.path.join(sys.base_prefix, "lib"), os.path.dirname(os.__file__)]
     kept: list[str] = []
-    for path in dict.fromkeys(os.path.normpath(p) for p in found):
+    for path in dict.fromkeys(os.path.realpath(p) for p in found):
         if os.path.exists(path) and not any(path.startswith(f"{other}/") for other in kept):
             kept.append(path)
     return tuple(kept)
+
+
+def library_links() -> dict[str, str]:
+    """Other paths under which they are known (`/lib`), with the real ones; none lies below another."""
+    links: dict[str, str] = {}
+    for path in sorted([*SYSTEM, os.path.join(sys.base_prefix, "lib"), os.path.dirname(os.__file__)], key=len):
+        real = os.path.realpath(path)
+        if real != path and os.path.exists(real) and not any(path.startswith(f"{other}/") for other in links):
+            links[path] = real
+    return links
+
+
+@functools.cache
+def hidden_folders() -> tuple[str, ...]:
+    """Installed packages below the library folders: among them may be the very data sets that programs are tested on."""
+    below = [f"{'*/' * n}{name}" for n in range(4) for name in ("site-packages", "dist-packages")]
+    return tuple(path for top in library_folders() for pattern in below for path in glob.glob(f"{top}/{pattern}"))
+
+
+@functools.cache
+def readable_folders() -> tuple[str, ...]:
+    """The library folders without the hidden ones: where one lies below a folder, what else is in that folder."""
+
+    def without(path: str) -> list[str]:
+        if path in hidden_folders():
+            return []
+        if not any(hidden.startswith(f"{path}/") for hidden in hidden_folders()):
+            return [path]
+        return [found for name in sorted(os.listdir(path)) for found in without(f"{path}/{name}")]
+
+    return tuple(found for top in library_folders() for found in without(top))
 
 
 def enter(folder: str, folder_mb: int) -> bool:
@@ -59,8 +89,8 @@ def _write(path: str, text: str) -> None:
 
 def _build(root: str, folder_mb: int) -> None:
     """Mount the new root and move into it."""
-    sources = {path: os.open(path, os.O_PATH) for path in library_folders() if not os.path.islink(path)}
-    links = {path: os.readlink(path) for path in library_folders() if os.path.islink(path)}
+    sources = {path: os.open(path, os.O_PATH) for path in library_folders()}
+    links = library_links()
     devices = {path: os.open(path, os.O_PATH) for path in DEVICES if os.path.exists(path)}
     kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
     flags = kernel.MS_NOSUID | kernel.MS_NODEV
@@ -69,9 +99,12 @@ def _build(root: str, folder_mb: int) -> None:
     read_only = kernel.MOUNT_ATTR_RDONLY | kernel.MOUNT_ATTR_NOSUID
     for path, fd in sources.items():
         _bind(fd, root + path, read_only | kernel.MOUNT_ATTR_NODEV)
+    for path in hidden_folders():
+        kernel.mount("tmpfs", root + path, "tmpfs", flags | kernel.MS_RDONLY, "size=4k,mode=755")
     for path, fd in devices.items():
         _bind(fd, root + path, kernel.MOUNT_ATTR_NOSUID)
     for path, target in links.items():
+        os.makedirs(os.path.dirname(root + path), exist_ok=True)
         with contextlib.suppress(FileExistsError):
             os.symlink(target, root + path)
     work = root + WORK
