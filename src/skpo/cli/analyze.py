@@ -13,6 +13,14 @@ from skpo.errors import ConfigError
 analyze = typer.Typer(no_args_is_help=True, help="The paper's analyses: sign noise, shortcuts, implicit advantage.")
 
 REPETITIONS = 100_000
+Problems = Annotated[
+    list[str] | None, typer.Option(metavar="SOURCE", help="A problem source; give it again for several.")
+]
+Limit = Annotated[int | None, typer.Option(min=1, help="Use at most this many problems of each source.")]
+VerifierName = Annotated[str, typer.Option(help="Verifier of problems that name none.")]
+MaxTokens = Annotated[int, typer.Option(min=1, help="Budget of a response, in tokens.")]
+Temperature = Annotated[float, typer.Option(min=0.0, help="Sampling temperature.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Go on without asking.")]
 Out = Annotated[Path, typer.Option(metavar="FOLDER", help="Where figures, tables and what was sampled go.")]
 
 
@@ -29,6 +37,16 @@ def mc_noise(
     seed: Annotated[int, typer.Option(help="Seed of everything drawn.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     figure: Annotated[bool, typer.Option("--figure", help="Write figures 5 and 6 into --out.")] = False,
+    model: Annotated[str | None, typer.Option(metavar="MODEL", help="Along real trajectories of this model.")] = None,
+    problems: Problems = None,
+    limit: Limit = None,
+    per_class: Annotated[int, typer.Option(min=1, help="Groups of each number correct.")] = 2,
+    positions: Annotated[int, typer.Option(min=2, help="Points of the grid from 0 to 1.")] = 50,
+    true: Annotated[int, typer.Option("--k-true", min=2, help="Continuations behind the true value of a prefix.")] = 128,
+    verifier: VerifierName = "math",
+    max_tokens: MaxTokens = 1024,
+    temperature: Temperature = 1.0,
+    yes: Yes = False,
     out: Out = Path("runs/analysis"),
 ) -> None:  # fmt: skip
     """How often the signs of Monte-Carlo advantages are right.
@@ -38,7 +56,17 @@ def mc_noise(
     [bold]skpo analyze mc-noise --group 8 --spread 0.2 --continuations 512 --json[/bold]
 
     [bold]skpo analyze mc-noise --figure --out runs/analysis[/bold]
+
+    [bold]skpo analyze mc-noise --model runs/a --problems builtin:chain --verifier exact --max-tokens 128[/bold]
+
+    With --model: groups of G trajectories by number correct, R* of every prefix from --k-true continuations, sign accuracy, error and
+    win rate against the outcome advantage. The same command goes on where it was stopped.
     """
+    if model is not None:
+        options = {"group": group, "per_class": per_class, "positions": positions, "true": true, "seed": seed}
+        lab = {"verifier": verifier, "max_tokens": max_tokens, "temperature": temperature, "seed": seed}
+        _along_trajectories(model, _needed(problems), limit, out, yes, options, lab)
+        return
     from skpo.analysis.signs import exact_signs, parse_probabilities, simulated_signs, spread_probabilities
 
     if figure:
@@ -64,6 +92,58 @@ def mc_noise(
     typer.echo(f"share of signs    {_with_error(found.share_right, found.error(found.share_right))}")
     for x, right in zip(prefixes, found.per_prefix, strict=True):
         typer.echo(f"  p = {float(x):.4f}      {_with_error(right, found.error(right))}")
+
+
+def _along_trajectories(
+    model: str, sources: list[str], limit: int | None, out: Path, yes: bool, options: dict[str, Any], lab_options: dict[str, Any]
+) -> None:  # fmt: skip
+    """Figures 1, 7 and 8."""
+    from skpo.analysis.lab import Records, open_lab, problems_of
+    from skpo.analysis.tokens import curves, expected_tokens, grid, sample_groups, sample_values
+    from skpo.analysis.tokens_figures import token_figures
+
+    found = problems_of(sources, limit, lab_options["verifier"])
+    points, true = grid(options["positions"]), options["true"]
+    with open_lab(model, found, **lab_options) as lab:
+        kept = {"weights": lab.weights, "group": options["group"], **lab_options}
+        records = Records(out / "mc-noise.jsonl", kept)
+        groups = sample_groups(lab, found, records, group=options["group"], per_class=options["per_class"], tell=_tell)
+        tokens = expected_tokens(groups, points, true)
+        confirm(f"{len(groups)} groups, {true} continuations of each prefix: about {tokens:,} tokens to generate", yes)
+        sample_values(lab, groups, records, positions=points, true=true, tell=_tell)
+    rows = curves(groups, records, positions=points, true=true, seed=options["seed"])
+    settings = {"name": short_name(model), "problems": sources, **options, **lab_options, "tokens": _spent(records)}
+    _wrote(token_figures(out, rows, settings, options["group"]))
+
+
+def _spent(records: Any) -> int:
+    """Tokens that the continuations took."""
+    return sum(value[1] for key, value in records.found.items() if key.startswith("state"))
+
+
+def short_name(model: str) -> str:
+    """A model's name for a figure: the run folder of a checkpoint, else the last part of its path."""
+    parts = Path(model).parts
+    return parts[parts.index("checkpoints") - 1] if "checkpoints" in parts[1:] else parts[-1].removeprefix("builtin:")
+
+
+def confirm(cost: str, yes: bool) -> None:
+    """Show what it will cost; on a terminal, without --yes, ask first."""
+    import sys
+
+    _tell(cost)
+    if not yes and sys.stdin.isatty():
+        typer.confirm("Go on?", abort=True, err=True)
+
+
+def _needed(problems: list[str] | None) -> list[str]:
+    if not problems:
+        raise ConfigError("--problems is missing: a file.jsonl, hf:NAME, gym:TASK or builtin:chain")
+    return problems
+
+
+def _tell(text: str) -> None:
+    typer.echo(text, err=True)
 
 
 def parse_spread(text: str) -> Any:
