@@ -225,7 +225,7 @@ libc = ctypes.CDLL(None)
 found.append([libc.ptrace(16, pid, 0, 0) for pid in ({pids})])
 print(found)
 """
-    environment = {"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "HOME": "/work", "TMPDIR": "/work"}
+    environment = {"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "HOME": "/sandbox", "TMPDIR": "/sandbox"}
     assert run(sandbox, source).stdout.decode() == f"{[environment, [-1] * 4]}\n"
 
 
@@ -275,11 +275,11 @@ def test_privileges_cannot_come_back(sandbox: Sandbox) -> None:
         "os.setuid(0)\nopen('/etc/shadow')",
         "os.chroot('/')",
         "os.unshare(0x10000000)",
-        "os.mknod('/work/disk', 0o60666, os.makedev(254, 0))",
+        "os.mknod('/sandbox/disk', 0o60666, os.makedev(254, 0))",
     ):
         done = run(sandbox, outcome(attempt)).stdout.decode().strip()
         assert done in ("PermissionError", "FileNotFoundError", "AttributeError"), attempt
-    raw = "import ctypes\nlibc = ctypes.CDLL(None)\nprint(libc.unshare(0x10000000), libc.mount(b'x', b'/work', b'tmpfs', 0, None), libc.prctl(1, 0, 0, 0, 0), libc.syscall(425, 8, 0))"
+    raw = "import ctypes\nlibc = ctypes.CDLL(None)\nprint(libc.unshare(0x10000000), libc.mount(b'x', b'/sandbox', b'tmpfs', 0, None), libc.prctl(1, 0, 0, 0, 0), libc.syscall(425, 8, 0))"
     assert run(sandbox, raw).stdout == b"-1 -1 -1 -1\n"
 
 

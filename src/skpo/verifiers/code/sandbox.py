@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from skpo.errors import VerifierError
+from skpo.verifiers.code.inside.namespaces import WORK
 
 START_SECONDS = 60.0
 _INSIDE = Path(__file__).parent / "inside"
@@ -187,7 +188,7 @@ class Sandbox:
             self._process = subprocess.Popen(
                 [sys.executable, "-s", "-P", "-S", "-B", "-X", "utf8", "-c", boot],
                 pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                env={"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "HOME": "/work", "TMPDIR": "/work"}, cwd="/",
+                env={"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "HOME": WORK, "TMPDIR": WORK}, cwd="/",
             )  # fmt: skip
         except BaseException:
             ours.close()

@@ -26,11 +26,14 @@ PROTECTIONS = {
 """What has to be protected, and the layers of which one is enough."""
 
 
-def keep(request: Request, fds: list[int], role: Callable[[Request, list[int]], None]) -> None:
+def keep(
+    request: Request, fds: list[int], role: Callable[[Request, list[int]], None], why_not: str | None = None
+) -> None:
     """Run `role(request, fds)` in a jail; fds[0] is the line to the caller, the others are the role's. Never returns.
 
     On that line, JSON lines: `layers` (what shuts the program in) and `notes` (why others don't), or `refused`; at the
-    end `status`, the wait status of the program.
+    end `status`, the wait status of the program. why_not: why there are no namespaces here. Raises OSError where they fail
+    all the same; nothing has run then.
     """
     layers: list[str] = []
     notes: dict[str, str] = {}
@@ -38,15 +41,11 @@ def keep(request: Request, fds: list[int], role: Callable[[Request, list[int]], 
     request["mapped"] = _mapped()
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
         score.write("1000")  # short of memory, the system ends this first
-    if request.get("namespaces", True) and kernel.LINUX:
-        try:
-            own_users = namespaces.enter(request["folder"], request["folder_mb"])
-            layers.append("namespaces")
-        except OSError as error:
-            notes["namespaces"] = str(error)
-            if not _outside():  # half way in: nothing may run here
-                _say(fds[0], {"refused": f"namespaces: {error}", "layers": [], "notes": notes})
-                os._exit(1)
+    if why_not:
+        notes["namespaces"] = why_not
+    elif request.get("namespaces", True):
+        own_users = namespaces.enter(request["folder"], request["folder_mb"])
+        layers.append("namespaces")
     ready, go = os.pipe()
     pid = os.fork()
     if not pid:
@@ -57,11 +56,6 @@ def keep(request: Request, fds: list[int], role: Callable[[Request, list[int]], 
     os.write(go, b"g")  # process 1 now dies with this one
     os.waitpid(pid, 0)
     os._exit(0)
-
-
-def _outside() -> bool:
-    """Whether the old root is still there."""
-    return os.path.exists("/proc/self/ns")
 
 
 def _first(

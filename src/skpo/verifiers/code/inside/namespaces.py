@@ -10,7 +10,7 @@ import sys
 
 from skpo.verifiers.code.inside import kernel
 
-WORK = "/work"
+WORK = "/sandbox"
 DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share/zoneinfo", "/etc/ld.so.cache")
 INODES = 2000
@@ -79,6 +79,24 @@ def enter(folder: str, folder_mb: int) -> bool:
     return own
 
 
+def trial(folder: str, folder_mb: int) -> str | None:
+    """Why `enter` fails, found by a child process that tries; None where it works."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            enter(folder, folder_mb)
+        except OSError as error:
+            os.write(write, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    reason = os.read(read, 1 << 12).decode()
+    os.close(read)
+    os.waitpid(pid, 0)
+    return reason or None
+
+
 def _write(path: str, text: str) -> None:
     fd = os.open(path, os.O_WRONLY)
     try:
@@ -110,7 +128,8 @@ def _build(root: str, folder_mb: int) -> None:
     work = root + WORK
     os.mkdir(work)
     kernel.mount("tmpfs", work, "tmpfs", flags, f"size={folder_mb}m,nr_inodes={INODES},mode=777")
-    os.symlink(WORK, root + "/tmp")
+    with contextlib.suppress(FileExistsError):  # where the library lies below /tmp
+        os.symlink(WORK, root + "/tmp")
     for fd in (*sources.values(), *devices.values()):
         os.close(fd)
     kernel.pivot(root)

@@ -10,7 +10,7 @@ import signal
 import socket
 from typing import Any
 
-from skpo.verifiers.code.inside import jail, namespaces, roles
+from skpo.verifiers.code.inside import jail, kernel, namespaces, roles
 
 # Loaded once here, so that no program waits for them.
 WARM = ("typing", "math", "collections", "re", "functools", "itertools", "random", "string", "heapq", "bisect", "copy",
@@ -24,13 +24,17 @@ def serve(fd: int) -> None:
     for module in WARM:
         __import__(module)
     namespaces.readable_folders()  # worked out here once, where there is a /proc and an /etc
+    why_not: str | None = None if kernel.LINUX else "not Linux"
+    tried = False
     while True:
         data, ancillary, _, _ = control.recvmsg(1 << 16, socket.CMSG_SPACE(8 * 4))
         if not data:
             os._exit(0)
         request = json.loads(data)
         if request["op"] == "start":
-            reply = {"pid": _start(control, request, _descriptors(ancillary))}
+            if request["namespaces"] and not tried and not why_not:
+                why_not, tried = namespaces.trial(request["folder"], request["folder_mb"]), True
+            reply = {"pid": _start(control, request, _descriptors(ancillary), why_not)}
         else:
             reply = {"status": _end(int(request["pid"]))}
         control.sendall(json.dumps(reply).encode())
@@ -43,7 +47,8 @@ def _descriptors(ancillary: list[Any]) -> list[int]:
     return list(found)
 
 
-def _start(control: socket.socket, request: dict[str, Any], fds: list[int]) -> int:
+def _start(control: socket.socket, request: dict[str, Any], fds: list[int], why_not: str | None) -> int:
+    """Fork a jail's keeper; its process id."""
     mine = os.getpid()
     pid = os.fork()
     if pid:
@@ -54,7 +59,7 @@ def _start(control: socket.socket, request: dict[str, Any], fds: list[int]) -> i
         os.close(control.detach())
         jail.die_with_parent()
         if os.getppid() == mine:
-            jail.keep(request, fds, roles.run)
+            jail.keep(request, fds, roles.run, why_not)
     finally:
         os._exit(1)
 
