@@ -94,6 +94,45 @@ def mc_noise(
         typer.echo(f"  p = {float(x):.4f}      {_with_error(right, found.error(right))}")
 
 
+@analyze.command("shortcut")
+def shortcut(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A folder, a hub name, a .gguf file or builtin:NAME.")],
+    problems: Problems = None,
+    limit: Limit = None,
+    group: Annotated[int, typer.Option(min=2, help="Rollouts per condition and position.")] = 8,
+    positions: Annotated[int, typer.Option(min=2, help="Positions, evenly from 1/6 to 1/2.")] = 6,
+    skip_template: Annotated[
+        str | None, typer.Option(help="How [s, q] is rendered, with {segment} and {problem}; see model.skip_template.")
+    ] = None,
+    verifier: VerifierName = "math",
+    max_tokens: MaxTokens = 1024,
+    temperature: Temperature = 1.0,
+    seed: Annotated[int, typer.Option(help="Seed of everything drawn.")] = 0,
+    yes: Yes = False,
+    out: Out = Path("runs/analysis"),
+) -> None:
+    """Diversity, advantage-zero rate and length under unconditional, continual and skip conditioning.
+
+    [bold]skpo analyze shortcut builtin:chain-base --problems builtin:chain --skip-template "{segment}|{problem}" --max-tokens 128[/bold]
+
+    Writes analysis-shortcut.png, .csv and .json into --out. The same command goes on where it was stopped.
+    """
+    from skpo.analysis.lab import Records, open_lab, problems_of
+    from skpo.analysis.shortcut import cut_positions, sample_shortcuts, shortcut_figure, summary
+
+    found, points = problems_of(_needed(problems), limit, verifier), cut_positions(positions)
+    options: dict[str, Any] = {"verifier": verifier, "max_tokens": max_tokens, "temperature": temperature, "seed": seed}
+    with open_lab(model, found, skip_template=skip_template, **options) as lab:
+        options |= {"group": group, "positions": positions, "skip_template": skip_template}
+        records = Records(out / "shortcut.jsonl", {"weights": lab.weights, **options})
+        left = sum(p.id not in records for p in found)
+        rollouts = left * (1 + group * (1 + 2 * positions))
+        confirm(f"{left} problems: {rollouts:,} responses, at most {rollouts * max_tokens:,} tokens", yes)
+        sample_shortcuts(lab, found, records, n=group, positions=points, tell=_tell)
+    rows = summary([records[p.id] for p in found], points)
+    _wrote(shortcut_figure(out, rows, {"name": short_name(model), "problems": problems, **options}))
+
+
 def _along_trajectories(
     model: str, sources: list[str], limit: int | None, out: Path, yes: bool, options: dict[str, Any], lab_options: dict[str, Any]
 ) -> None:  # fmt: skip
