@@ -145,9 +145,7 @@ def test_settings_stand_beside_the_score() -> None:
         assert words in text, text
 
 
-def test_the_name_is_a_function_whatever_was_imported() -> None:
-    import skpo.evaluate as module
+def test_the_public_name_is_the_function() -> None:
+    import skpo.evaluation
 
-    assert callable(skpo.evaluate)
-    assert callable(module)
-    assert module.pass_at_k(8, 3, 4) == pytest.approx(0.9285714285714286, abs=1e-9)
+    assert skpo.evaluate is skpo.evaluation.evaluate
