@@ -146,6 +146,4 @@ def test_settings_stand_beside_the_score() -> None:
 
 
 def test_the_public_name_is_the_function() -> None:
-    import skpo.evaluation
-
-    assert skpo.evaluate is skpo.evaluation.evaluate
+    assert skpo.evaluate is evaluate
