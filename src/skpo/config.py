@@ -174,6 +174,8 @@ class TrainConfig(Section):
     problems_per_step: int = Field(128, ge=1)
     group_size: int = Field(8, ge=1)
     """Samples per problem (G)."""
+    overlong: Literal["count", "mask"] = "count"
+    """Completions whose budget ran out: trained like any other, or left out of the loss (`mask`; their rewards count in the group)."""
     eval_every: int = Field(10, ge=0)
     """Evaluate every so many steps, and after the last; 0: only at the start and the end."""
     out: Path = Path("runs/skpo")

@@ -358,10 +358,6 @@ class TestDryRun:
 
 
 def test_builtin_chain_base() -> None:
-    from skpo.chain_base import chain_base_path
-
-    if not Path(chain_base_path()).is_dir():
-        pytest.skip("python -m skpo.chain_base --out src/skpo/assets/chain_base")
     policy = load_policy(ModelConfig(path="builtin:chain-base"))
     assert not policy.chat
 

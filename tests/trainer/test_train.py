@@ -113,6 +113,20 @@ def test_other_sampling_keeps_the_ratio_at_one(more: list[str], tmp_path: Path) 
     assert record["ratio_min"] == pytest.approx(1, abs=1e-4)
 
 
+def test_truncated_completions_can_be_masked(tmp_path: Path) -> None:
+    """A budget of 30 tokens cuts most of the chain's answers off: masked, their tokens are not trained on."""
+    short = [*SHORT, "steps=1", "rollout.max_completion_tokens=30", "eval.at_start=false", "problems.heldout=null"]
+    for overlong in ("count", "mask"):
+        out = tmp_path / overlong
+        Trainer(load_config("chain", [*short, f"overlong={overlong}", f"out={out}"]), quiet=True).train()
+        (record,) = read_metrics(out)
+        trained = [r for r in read_rollouts(out).to_pylist() if r["chosen"]]
+        cut = sum(len(r["tokens"]) for r in trained if r["role"] == "completion" and not r["finished"])
+        whole = sum(len(r["tokens"]) for r in trained)
+        assert cut > 0
+        assert record["tokens_trained"] == (whole if overlong == "count" else whole - cut)
+
+
 def test_dynamic_sampling_replaces_decided_groups(tmp_path: Path) -> None:
     settings = [*SHORT, "steps=1", "algorithm=dapo", "group_size=2", "eval.at_start=false", f"out={tmp_path / 'r'}"]
     Trainer(load_config("chain", settings), quiet=True).train()

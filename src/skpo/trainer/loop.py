@@ -148,9 +148,8 @@ class Trainer:
 
     def _credit(self, groups: Sequence[Group]) -> StepBatch:
         """Rows, behaviour and reference log-probabilities, and advantages of the step."""
-        mask_truncated = getattr(self.algorithm.options, "overlong", "count") == "mask"
         self._rescore(groups)
-        data = step_batch(groups, mask_truncated=mask_truncated)
+        data = step_batch(groups, mask_truncated=self.config.overlong == "mask")
         if not data.samples:
             return data
         rows: list[Row] = [data.row(i) for i in range(len(data.samples))]
