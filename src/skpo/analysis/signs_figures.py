@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,8 +60,8 @@ def sign_figures(out: Path, *, group: int = 8, spread: str = "0.2", repetitions:
         out / "analysis-signs.png", [lambda axes: _all_right(axes, rows), lambda axes: _share(axes, rows)],
         f"Monte-Carlo signs of {group} prefixes, success probabilities spread around 0.5", columns=2, size=(10.5, 4.2),
     )  # fmt: skip
-    panels = [lambda axes: _prefixes(axes, one, probabilities)]
-    panels += [lambda axes, n=n: _estimates(axes, [r for r in spreads if r["continuations"] == n], n) for n in SHOWN]
+    panels: list[Callable[[Axes], None]] = [lambda axes: _prefixes(axes, one, probabilities)]
+    panels += [partial(_estimates, rows=[r for r in spreads if r["continuations"] == n], n=n) for n in SHOWN]
     figure6 = draw(
         out / "analysis-signs-prefixes.png", panels, f"Each prefix alone, spread {spread}", columns=3, size=(12.5, 4.2)
     )

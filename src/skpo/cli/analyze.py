@@ -133,6 +133,68 @@ def shortcut(
     _wrote(shortcut_figure(out, rows, {"name": short_name(model), "problems": problems, **options}))
 
 
+@analyze.command("implicit-advantage")
+def implicit_advantage(
+    run: Annotated[
+        list[str],
+        typer.Option(metavar="NAME=MODEL", help="A method: its model, or a sample file of skpo eval. At least two."),
+    ],
+    problems: Problems = None,
+    evaluator: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Local model that continues raw prefixes.")
+    ] = None,
+    endpoint: Annotated[
+        str | None, typer.Option(metavar="URL", help="In its place: an OpenAI-compatible endpoint, up to /v1.")
+    ] = None,
+    endpoint_model: Annotated[str, typer.Option(metavar="NAME", help="Model to ask for there.")] = "",
+    key: Annotated[str, typer.Option(metavar="VARIABLE", help="Environment variable with its key.")] = "OPENAI_API_KEY",
+    concurrency: Annotated[int, typer.Option(min=1, help="Requests at a time.")] = 4,
+    limit: Limit = None,
+    positions: Annotated[int, typer.Option(min=1, help="Segments that a response is cut into.")] = 100,
+    continuations: Annotated[int, typer.Option(min=1, help="Continuations from each cut.")] = 8,
+    samples: Annotated[int, typer.Option(min=1, help="Responses per method and problem, to find correct ones.")] = 4,
+    responses: Annotated[int, typer.Option(min=1, help="Correct responses kept per method and problem.")] = 1,
+    verifier: VerifierName = "math",
+    max_tokens: MaxTokens = 1024,
+    temperature: Temperature = 1.0,
+    seed: Annotated[int, typer.Option(help="Seed of everything drawn.")] = 0,
+    yes: Yes = False,
+    out: Out = Path("runs/analysis"),
+) -> None:
+    """Where along correct responses of several methods the advantage is made.
+
+    [bold]skpo analyze implicit-advantage --run grpo=runs/grpo --run skpo=runs/skpo --problems builtin:chain --evaluator builtin:chain-base[/bold]
+
+    [bold]skpo analyze implicit-advantage --run a=a.jsonl --run b=b.jsonl --problems aime24 --endpoint URL --endpoint-model NAME[/bold]
+
+    Writes analysis-implicit.png, .csv and .json into --out. The same command goes on where it was stopped.
+    """
+    from skpo.analysis.implicit import rows_of, segment_ends
+    from skpo.analysis.implicit_figure import implicit_figure, parts_of
+    from skpo.analysis.implicit_run import Study, parse_runs, responses_of, with_endpoint, with_model
+    from skpo.analysis.lab import problems_of
+
+    if (evaluator is None) == (endpoint is None):
+        raise ConfigError("give one evaluator: --evaluator MODEL, or --endpoint URL")
+    runs, ends = parse_runs(run), segment_ends(positions)
+    study = Study(problems_of(_needed(problems), limit, verifier), ends, continuations, samples, responses, verifier)
+    options: dict[str, Any] = {"verifier": verifier, "max_tokens": max_tokens, "temperature": temperature, "seed": seed}
+    found = responses_of(study, runs, out, options, _tell)
+    if evaluator is not None:
+        rates = with_model(study, found, evaluator, out, options, lambda cost: confirm(cost, yes), _tell)
+    else:
+        from skpo.analysis.endpoint import Endpoint
+
+        asked = Endpoint(str(endpoint), endpoint_model, key, temperature, max_tokens, concurrency)
+        rates = with_endpoint(study, found, asked, out, lambda cost: confirm(cost, yes), _tell)
+    settings = {
+        "evaluator": short_name(evaluator) if evaluator else endpoint_model or endpoint, "methods": list(runs),
+        "problems": problems, "positions": positions, "k": continuations, "samples": samples, **options,
+    }  # fmt: skip
+    rows = rows_of(rates, list(runs), ends, seed=seed)
+    _wrote(implicit_figure(out, rows, parts_of(rates, list(runs), ends, seed), settings))
+
+
 def _along_trajectories(
     model: str, sources: list[str], limit: int | None, out: Path, yes: bool, options: dict[str, Any], lab_options: dict[str, Any]
 ) -> None:  # fmt: skip
