@@ -97,7 +97,9 @@ def _plot(axes: Axes, curve: tuple[list[float], list[float], list[float]], colou
 def _along(axes: Axes, rows: Rows, correct: int, group: int, kind: str, label: str, ks: Sequence[int]) -> None:
     mine = [r for r in rows if r["correct"] == correct]
     groups = len({r["problem"] for r in mine})
-    axes.set(title=f"{correct}/{group} correct ({groups} groups)", xlabel="position", ylabel=label)
+    axes.set(
+        title=f"{correct}/{group} correct ({groups} group{'' if groups == 1 else 's'})", xlabel="position", ylabel=label
+    )
     if kind == "accuracy":
         axes.set_ylim(-0.03, 1.05)
         axes.axhline(0.5, color=COLOURS[7], linewidth=0.8, linestyle=":")
@@ -107,7 +109,7 @@ def _along(axes: Axes, rows: Rows, correct: int, group: int, kind: str, label: s
     for k, colour in zip(ks, shades(len(ks) + 1), strict=False):
         _plot(axes, _curve([r for r in mine if r["k"] == k], f"mc_{kind}"), colour, f"K = {k}")
     _plot(axes, _curve([r for r in mine if r["k"] == ks[0]], f"outcome_{kind}"), COLOURS[1], "outcome", linestyle="--")
-    if correct == 0:
+    if correct == min(r["correct"] for r in rows):
         axes.legend(loc="best")
 
 
@@ -123,7 +125,7 @@ def _against_k(axes: Axes, parts: Rows, measure: str, title: str, group: int) ->
     if measure == "win":
         axes.axhline(0.5, color=COLOURS[7], linewidth=0.8, linestyle=":")
     if measure == "mc_accuracy":
-        axes.legend(title="correct", ncols=3, loc="lower right")
+        axes.legend(title="correct", ncols=3, loc="best")
 
 
 def _rewards(axes: Axes, rows: Rows, group: int) -> None:
