@@ -18,7 +18,7 @@ import numpy as np
 from skpo.errors import ConfigError
 
 EPSILON = 1e-6  #: as in `skpo.credit`, which needs torch
-MOST_WORK = 4e9  #: multiplications that an exact answer may take: a few seconds
+MOST_WORK = 1e10  #: multiplications that an exact answer may take: a few seconds
 BLOCK = 2_000_000  #: numbers drawn at a time
 
 
