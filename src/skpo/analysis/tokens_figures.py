@@ -125,7 +125,7 @@ def _against_k(axes: Axes, parts: Rows, measure: str, title: str, group: int) ->
     if measure == "win":
         axes.axhline(0.5, color=COLOURS[7], linewidth=0.8, linestyle=":")
     if measure == "mc_accuracy":
-        axes.legend(title="correct", ncols=3, loc="best")
+        axes.legend(title="correct", ncols=3, loc="center left", bbox_to_anchor=(0.0, 0.36))
 
 
 def _rewards(axes: Axes, rows: Rows, group: int) -> None:
