@@ -107,7 +107,7 @@ def test_command_with_a_local_evaluator(tmp_path: Path) -> None:
     """The same model twice: the same responses, so that every advantage is 0; the second run samples nothing."""
     words = [
         "analyze", "implicit-advantage", "--run", "a=builtin:chain-base", "--run", "b=builtin:chain-base", "--evaluator",
-        "builtin:chain-base", "--problems", "builtin:chain?steps=2&size=1", "--positions", "4", "--continuations", "2",
+        "builtin:chain-base", "--problems", "builtin:chain?steps=4&size=1", "--positions", "4", "--continuations", "2",
         "--samples", "8", "--max-tokens", "40", "--out", str(tmp_path),
     ]  # fmt: skip
     done = CliRunner().invoke(app, words)
