@@ -65,7 +65,8 @@ def command(name: str) -> str:
     """The command that makes a comparison again."""
     s = settings(name)
     more = "".join(f" {o}" for o in s["overrides"])
-    return f"skpo compare {s['recipe']}{more} --algorithms {s['asked']} --seeds {s['seeds']} --tokens {s['tokens']} --out runs/{name}"
+    seeds = len({o.seed for o in outcomes(name)})  # those that are finished and shown
+    return f"skpo compare {s['recipe']}{more} --algorithms {s['asked']} --seeds {seeds} --tokens {s['tokens']} --out runs/{name}"
 
 
 def accuracy(name: str, variant: str) -> str:
