@@ -187,4 +187,9 @@ def test_rollout_metrics_by_hand() -> None:
     assert m["pass_at_1"] == 0.5
     assert m["pass_at_g"] == pytest.approx(2 / 3)
     assert m["reward_mean"] == pytest.approx(1 / 6)  # (1 - 1 + 1 + 1 - 1 + 0) / 6
-    assert zero_rate(groups, (0,)) == pytest.approx(1 / 3)
+    assert zero_rate(groups) == pytest.approx(1 / 3)
+    branched = group(1, 1, 0, 0)  # all of one branch right, all of the other wrong: neither has a gradient of its own
+    assert zero_rate([branched]) == 0
+    for i, s in enumerate(branched.samples):
+        s.info["subgroup"] = i // 2
+    assert zero_rate([branched]) == 1

@@ -53,9 +53,6 @@ class Algorithm:
     summary: ClassVar[str] = ""
     keeps: ClassVar[str] = "nothing"  #: what it remembers from step to step (all of it is in checkpoints)
     curriculum: ClassVar[str] = "uniform"  #: "uniform", "prioritized" or "gaussian", used where the recipe says `auto`
-    advantage_spread_roles: ClassVar[tuple[int, ...]] = (
-        0,
-    )  #: roles whose equal rewards make an "advantage-zero" group
 
     @dataclass(frozen=True)
     class Options:

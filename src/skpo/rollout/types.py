@@ -18,6 +18,7 @@ import numpy as np
 from skpo.problems.base import Problem
 
 COMPLETION, SEGMENT, REFINEMENT = 0, 1, 2  #: `Sample.role`, as in `TokenBatch.role`
+ANSWERS = (COMPLETION, REFINEMENT)  #: roles whose text holds an answer, which a verifier scores
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,8 @@ class PlanRun:
 
 @dataclass
 class EngineStats:
-    """Counters since the last `take_stats`: tokens sampled, prompt tokens computed, decode steps, busy slots summed over steps."""
+    """Counters since the last `take_stats`: tokens sampled, prompt tokens computed, decode steps, rows summed over decode
+    steps (a sample's first token comes from its prefill)."""
 
     generated_tokens: int = 0
     prefill_tokens: int = 0

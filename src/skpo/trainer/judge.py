@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from skpo.problems.base import Problem
-from skpo.rollout.types import COMPLETION, REFINEMENT, Group, Sample
+from skpo.rollout.types import ANSWERS, Group, Sample
 
 if TYPE_CHECKING:
     from skpo.verifiers.pool import VerifierPool
@@ -30,7 +30,7 @@ class Judge:
             if sample.info.get("judged"):
                 continue
             sample.text = self.decode([*sample.prefix, *sample.tokens.tolist()])
-            trained = sample.role in (COMPLETION, REFINEMENT) and any(sample is s for s in group.samples)
+            trained = sample.role in ANSWERS and any(sample is s for s in group.samples)
             if trained or sample.info.get("verify"):
                 self._send(group.problem, sample)
         self._take(block=False)
@@ -78,7 +78,7 @@ class Judge:
 
 def drop_unscored(group: Group) -> int:
     """Take completions and refinements without a score (a reward said "skip") out of training; returns how many."""
-    skipped = [s for s in group.samples if s.role in (COMPLETION, REFINEMENT) and s.score is None]
+    skipped = [s for s in group.samples if s.role in ANSWERS and s.score is None]
     if skipped:
         group.samples = [s for s in group.samples if not any(s is x for x in skipped)]
         group.unused.extend(skipped)

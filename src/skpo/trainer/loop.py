@@ -115,7 +115,7 @@ class Trainer:
         self.totals["trained"] += training.get("tokens_trained", 0)
         record: dict[str, Any] = {
             "step": self.step,
-            **rollout_metrics(rollout.groups, self.algorithm.advantage_spread_roles),
+            **rollout_metrics(rollout.groups),
             **training,
             **rollout.metrics,
             **state_metrics,

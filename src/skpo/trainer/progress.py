@@ -36,7 +36,6 @@ class Progress:
         self.last: Metrics = {}
         self.curve: list[tuple[int, float]] = []
         self._durations: deque[float] = deque(maxlen=10)
-        self._note = ""
         self._began = time.monotonic()
         self._live: Live | None = None
 
@@ -71,7 +70,6 @@ class Progress:
 
     def note(self, text: str) -> None:
         """Something the user should know: a skipped step, a saved checkpoint, a filter's count."""
-        self._note = text
         if self.main:
             self._print(text)
 

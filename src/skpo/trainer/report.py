@@ -7,16 +7,16 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from skpo.rollout.types import COMPLETION, REFINEMENT, Group
+from skpo.rollout.types import ANSWERS, Group
 
 
-def rollout_metrics(groups: Sequence[Group], spread_roles: Sequence[int] = (COMPLETION,)) -> dict[str, float]:
+def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """Reward, accuracy, pass@1, pass@G, advantage-zero rate and lengths of a step's groups (those trained on).
 
     accuracy: share of fully correct completions over all; pass_at_1 / pass_at_g: mean over problems of the share correct, and
-    of whether any is. advantage_zero_rate: share of problems whose completions all have the same reward.
+    of whether any is. advantage_zero_rate: see `zero_rate`.
     """
-    answers = [[s for s in g.samples if s.role in (COMPLETION, REFINEMENT)] for g in groups]
+    answers = [[s for s in g.samples if s.role in ANSWERS] for g in groups]
     filled = [a for a in answers if a]
     if not filled:
         return {}
@@ -26,7 +26,7 @@ def rollout_metrics(groups: Sequence[Group], spread_roles: Sequence[int] = (COMP
         "accuracy": float(np.mean([s.correct for s in flat])),
         "pass_at_1": float(np.mean([np.mean([s.correct for s in a]) for a in filled])),
         "pass_at_g": float(np.mean([any(s.correct for s in a) for a in filled])),
-        "advantage_zero_rate": zero_rate(groups, spread_roles),
+        "advantage_zero_rate": zero_rate(groups),
         "completion_length": float(np.mean([len(s) for s in flat])),
         "completion_length_max": float(max(len(s) for s in flat)),
         "finished_rate": float(np.mean([s.finished for s in flat])),
@@ -43,10 +43,17 @@ def rollout_metrics(groups: Sequence[Group], spread_roles: Sequence[int] = (COMP
     return out
 
 
-def zero_rate(groups: Sequence[Group], roles: Sequence[int]) -> float:
-    """Share of groups whose rewards (of the given roles) are all equal: they give no group-relative gradient."""
-    rewards = [[s.reward for s in g.samples if s.role in roles] for g in groups]
-    flags = [max(r) - min(r) == 0 for r in rewards if r]
+def zero_rate(groups: Sequence[Group]) -> float:
+    """Share of groups whose completions (refinements included) all have the same reward: no group-relative gradient.
+
+    Where a problem's completions are compared within branches (`info["subgroup"]`), every branch is a group of its own.
+    """
+    rewards: dict[tuple[int, object], list[float]] = {}
+    for i, group in enumerate(groups):
+        for sample in group.samples:
+            if sample.role in ANSWERS:
+                rewards.setdefault((i, sample.info.get("subgroup")), []).append(sample.reward)
+    flags = [max(r) - min(r) == 0 for r in rewards.values()]
     return float(np.mean(flags)) if flags else 0.0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from skpo.config import TrainConfig
 from skpo.errors import RunError
 from skpo.report.refresh import Refresher
+from skpo.trainer.checkpoint import Checkpoints, random_states, read_optimizer, read_state, set_random_states
 from skpo.trainer.lock import RunLock
 from skpo.trainer.metrics import MetricsWriter, read_metrics, write_atomically
 from skpo.trainer.progress import Progress
@@ -60,12 +62,8 @@ class Run:
         self.resume_from: Path | None = None
 
     def __enter__(self) -> Run:
-        import os
-
         self.main = int(os.environ.get("RANK", "0")) == 0
         self.progress = Progress(quiet=self.quiet, main=self.main)
-        from skpo.trainer.checkpoint import Checkpoints
-
         self.lock = RunLock(self.folder) if self.main else None
         if self.lock is not None:
             self.lock.acquire()
@@ -129,7 +127,6 @@ class Run:
     def save(self, step: int, parts: Parts, state: dict[str, Any]) -> None:
         """Checkpoint the run after a step."""
         from skpo.policy.loading import save_policy
-        from skpo.trainer.checkpoint import random_states
 
         optimizer = parts.updater.state_dict()
         if self.main:
@@ -147,8 +144,6 @@ class Run:
 
     def load(self, path: Path, parts: Parts) -> dict[str, Any]:
         """Restore optimiser and random states from a checkpoint (its weights are loaded already); returns the trainer's state."""
-        from skpo.trainer.checkpoint import read_optimizer, read_state, set_random_states
-
         state = read_state(path)
         parts.updater.load_state_dict(read_optimizer(path, parts.accelerator.device))
         if parts.auxiliary is not None:

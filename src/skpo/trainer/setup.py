@@ -90,7 +90,7 @@ def build_parts(
     problems, heldout, notes = read_problems(config, renderer, dry_run)
     scoring = ScoringModel(policy.model, temperature=config.rollout.temperature, chunk=config.optimizer.logit_chunk)
     optimizer = torch.optim.AdamW(
-        [p for p in policy.model.parameters() if p.requires_grad],
+        policy.trainable,
         lr=config.optimizer.lr, betas=config.optimizer.betas, eps=config.optimizer.eps, weight_decay=config.optimizer.weight_decay,
     )  # fmt: skip
     updates = config.steps * config.optimizer.mini_batches * config.optimizer.epochs
