@@ -20,6 +20,7 @@ from skpo.policy.prompts import PromptRenderer
 from skpo.policy.scoring import ScoringModel
 from skpo.problems import load_problems
 from skpo.problems.base import Problem
+from skpo.rollout.engines import build_engine
 from skpo.rollout.types import Engine, Sampling
 from skpo.trainer.update import Updater
 from skpo.verifiers.pool import VerifierPool
@@ -121,19 +122,6 @@ def verifier_pool(config: TrainConfig, problems: list[Problem]) -> VerifierPool:
     pool = VerifierPool(v.workers, v.deadline, v.memory_mb, v.unsafe_code)
     pool.require({p.verifier or config.problems.verifier for p in problems})
     return pool
-
-
-def build_engine(config: TrainConfig, policy: LoadedPolicy, device: torch.device) -> Engine:
-    """The recipe's rollout engine."""
-    from skpo.rollout.embedded import EmbeddedEngine
-
-    return EmbeddedEngine(
-        policy.model,
-        eos_ids=policy.eos_ids,
-        slots=config.rollout.slots,
-        max_cache_tokens=config.rollout.max_cache_tokens,
-        device=device,
-    )
 
 
 def must_recompute(config: TrainConfig, sampling: Sampling) -> bool:
