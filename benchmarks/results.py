@@ -5,7 +5,8 @@
 
 docs/results/NAME/ keeps what a comparison gave: one JSON line per run and the plot. docs/results/results.md.jinja is the
 text; `{{ table("NAME") }}`, `{{ command("NAME") }}`, `{{ plot("NAME") }}`, `{{ accuracy("NAME", "variant") }}` and
-`{{ difference("NAME", "variant") }}` are filled in.
+`{{ difference("NAME", "variant") }}` are filled in. A list of variants after the name makes a table of these, in this order and
+with paired differences to the first of them; `{{ plot("NAME", variants, "picture") }}` draws them alone.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from skpo.compare import table
 from skpo.compare.statistics import Outcome, interval
-from skpo.compare.table import markdown, rows, write
 
 DOCS = Path(__file__).parent.parent / "docs"
 STORE = DOCS / "results"
@@ -40,7 +42,7 @@ def take_in(name: str, folder: Path) -> None:
     ]
     order = [v.name for v in parse_variants(settings["asked"])]
     found.sort(key=lambda o: (order.index(o.variant), o.seed))
-    write(found, folder)
+    table.write(found, folder)
     shutil.copy(folder / "comparison.png", target / "comparison.png")
     lines = [json.dumps({**asdict(o), "curve": [_kept(r) for r in o.curve]}) for o in found]
     (target / "runs.jsonl").write_text("\n".join(lines) + "\n")
@@ -51,10 +53,26 @@ def _kept(record: dict[str, Any]) -> dict[str, Any]:
     return {k: round(v, 5) if isinstance(v, float) else v for k, v in record.items() if k in KEPT}
 
 
-def outcomes(name: str) -> list[Outcome]:
-    """The runs of a stored comparison."""
-    lines = (STORE / name / "runs.jsonl").read_text().splitlines()
-    return [Outcome(**{**json.loads(line), "curve": tuple(json.loads(line)["curve"])}) for line in lines]
+def outcomes(name: str, variants: Sequence[str] | None = None) -> list[Outcome]:
+    """The runs of a stored comparison; of the given variants in their order, or of all. Raises KeyError for an unknown one."""
+    records = [json.loads(line) for line in (STORE / name / "runs.jsonl").read_text().splitlines()]
+    runs = [Outcome(**{**record, "curve": tuple(record["curve"])}) for record in records]
+    if variants is None:
+        return runs
+    by_name = {v: [o for o in runs if o.variant == v] for v in {o.variant for o in runs}}
+    return [o for v in variants for o in by_name[v]]
+
+
+def markdown(name: str, variants: Sequence[str] | None = None) -> str:
+    """The table of a comparison."""
+    return table.markdown(outcomes(name, variants)).rstrip()
+
+
+def plot(name: str, variants: Sequence[str] | None = None, picture: str = "comparison") -> str:
+    """The link to a comparison's plot; one of some variants alone is drawn here."""
+    if variants is not None:
+        table.plot(outcomes(name, variants), STORE / name / f"{picture}.png")
+    return f"![{name}: accuracy, entropy, advantage-zero rate and length against tokens](results/{name}/{picture}.png)"
 
 
 def settings(name: str) -> dict[str, Any]:
@@ -74,9 +92,10 @@ def accuracy(name: str, variant: str) -> str:
     return str(interval([o.accuracy for o in outcomes(name) if o.variant == variant]))
 
 
-def difference(name: str, variant: str) -> str:
-    """Paired difference of a variant to the comparison's first one."""
-    return str(next(row.difference for row in rows(outcomes(name)) if row.variant == variant))
+def difference(name: str, variant: str, to: str | None = None) -> str:
+    """Paired difference of a variant to another, or to the comparison's first one."""
+    compared = table.rows(outcomes(name, None if to is None else [to, variant]))
+    return str(next(row.difference for row in compared if row.variant == variant))
 
 
 def start(name: str) -> str:
@@ -95,10 +114,8 @@ def build() -> Path:
 
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
     text = environment.from_string((STORE / "results.md.jinja").read_text()).render(
-        table=lambda name: markdown(outcomes(name)).rstrip(),
-        plot=lambda name: (
-            f"![{name}: accuracy, entropy, advantage-zero rate and length against tokens](results/{name}/comparison.png)"
-        ),
+        table=markdown,
+        plot=plot,
         command=command,
         accuracy=accuracy,
         difference=difference,
