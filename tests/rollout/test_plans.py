@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 from scripted import TextlessRenderer, drive, sample
@@ -257,3 +259,20 @@ def test_seeds_depend_on_every_part() -> None:
     }
     assert len(seeds) == 6
     assert derive_seed(0, 1, "a") == derive_seed(0, 1, "a") < 2**63
+
+
+def test_a_plan_travels_until_it_begins() -> None:
+    """Pickled and back it asks for the same; once begun it refuses."""
+    plan = skip_plan(PROBLEM, context(), length=20)
+    copy = pickle.loads(pickle.dumps(plan))
+    first = next(plan)
+    assert next(copy) == first
+    with pytest.raises(TypeError, match="skip_plan has begun"):
+        pickle.dumps(plan)
+
+
+def test_a_plan_closed_or_broken_before_it_begins() -> None:
+    plan = group_plan(PROBLEM, context())
+    plan.close()
+    with pytest.raises(ValueError, match="now"):
+        plan.throw(ValueError("now"))

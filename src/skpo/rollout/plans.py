@@ -10,7 +10,7 @@ import numpy as np
 
 from skpo.errors import ConfigError
 from skpo.problems.base import Message, Problem
-from skpo.rollout.types import REFINEMENT, SEGMENT, Group, Plan, Request, Sample, Sampling
+from skpo.rollout.types import REFINEMENT, SEGMENT, Group, Plan, Request, Sample, Sampling, plan_function
 
 TIE = 1e-9  #: two distances to the median closer than this are a tie; the lower index wins
 
@@ -45,6 +45,7 @@ class PlanContext:
     positions: int | None = None
 
 
+@plan_function
 def group_plan(problem: Problem, context: PlanContext, n: int | None = None) -> Plan:
     """`n` (default: the group size) full responses to one problem."""
     prompt = context.renderer.prompt_ids(problem)
@@ -114,6 +115,7 @@ def draw_stops(
     return sorted(draw_stop(length, low, high, rng, alternate) for _ in range(splits))
 
 
+@plan_function
 def skip_plan(
     problem: Problem,
     context: PlanContext,
@@ -180,6 +182,7 @@ def segment_stage(request: Request, highest: bool | None = None) -> Stage:
     return cuts[chosen], [c for i, c in enumerate(cuts) if i != chosen], info
 
 
+@plan_function
 def branch_plan(
     problem: Problem,
     context: PlanContext,
@@ -233,6 +236,7 @@ class Wording:
     again: str = "Solve the problem again from the start, with what was said in mind, and give the final answer."
 
 
+@plan_function
 def refine_plan(
     problem: Problem,
     context: PlanContext,

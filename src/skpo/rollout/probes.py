@@ -15,7 +15,7 @@ import numpy as np
 from skpo.errors import ConfigError
 from skpo.problems.base import Problem
 from skpo.rollout.plans import PlanContext
-from skpo.rollout.types import Group, Plan, Request, Sample
+from skpo.rollout.types import Group, Plan, Request, Sample, plan_function
 
 _SENTENCE_END = re.compile(r"\n|[.!?](?=\s)")
 
@@ -66,6 +66,7 @@ def _sentence(text: str, place: int) -> int:
     return max((m.end() for m in _SENTENCE_END.finditer(text, 0, place)), default=0)
 
 
+@plan_function
 def probe_plan(
     problem: Problem, context: PlanContext, *, n: int, cuts: Cuts, ending: str = "", max_tokens: int | None = None
 ) -> Plan:

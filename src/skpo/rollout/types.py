@@ -8,10 +8,12 @@ the moment its own samples are in.
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from types import TracebackType
+from typing import Any, ParamSpec, Protocol
 
 import numpy as np
 
@@ -109,6 +111,48 @@ class Group:
 #: answer's type depends on that, so it is open here. Samples are numbered over all requests of a plan in the order given.
 Plan = Generator[Request | list[Request], Any, Group]
 
+P = ParamSpec("P")
+
+
+class PlanCall(Plan):
+    """A plan function's call that has not begun: a plan like any other, and until its first request it can be pickled.
+
+    That is how whole plans travel to other processes: a generator can't, its function and arguments can.
+    """
+
+    def __init__(self, function: Callable[..., Plan], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.function, self.args, self.kwargs = function, args, kwargs
+        self._running: Plan | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._running is not None:
+            raise TypeError(f"the plan {self.function.__qualname__} has begun, so it can't be pickled any more")
+        return PlanCall, (self.function, self.args, self.kwargs)
+
+    def send(self, value: Any) -> Request | list[Request]:
+        if self._running is None:
+            self._running = self.function.__wrapped__(*self.args, **self.kwargs)  # type: ignore[attr-defined]
+        return self._running.send(value)
+
+    def throw(self, kind: Any, value: Any = None, trace: TracebackType | None = None) -> Request | list[Request]:
+        if self._running is None:
+            self._running = self.function.__wrapped__(*self.args, **self.kwargs)  # type: ignore[attr-defined]
+        return self._running.throw(kind if value is None else value)
+
+    def close(self) -> None:
+        if self._running is not None:
+            self._running.close()
+
+
+def plan_function(function: Callable[P, Plan]) -> Callable[P, Plan]:
+    """Decorates a generator function that makes a plan, so that its plans can travel to rollout workers (see `PlanCall`)."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> Plan:
+        return PlanCall(call, args, kwargs)
+
+    return call
+
 
 @dataclass
 class PlanRun:
@@ -128,6 +172,7 @@ class EngineStats:
     steps: int = 0
     rows: int = 0
     seconds: float = 0.0
+    more: dict[str, float] = field(default_factory=dict)  #: further metrics of this engine
 
 
 class Engine(Protocol):
@@ -135,10 +180,11 @@ class Engine(Protocol):
 
     version: int  #: weight version of the samples made now
 
-    def run(self, runs: Iterable[PlanRun]) -> Iterator[tuple[int, Group]]:
+    def run(self, runs: Iterable[PlanRun | None]) -> Iterator[tuple[int, Group]]:
         """Run plans in one continuous batch; yield (index of the plan, its group) as each finishes.
 
-        `runs` is consumed lazily: a plan starts when there is room for it. Raises what a plan raises.
+        `runs` is consumed lazily: a plan starts when there is room for it. A None among them is no plan: there is none to start
+        now, and `runs` is asked again after the next tokens. Raises what a plan raises.
         """
 
     def update_weights(self, weights: Mapping[str, Any] | None, version: int) -> None:

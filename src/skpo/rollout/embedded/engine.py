@@ -58,7 +58,7 @@ class EmbeddedEngine:
         self._batch: Batch | None = None
         self._stats = EngineStats()
 
-    def run(self, runs: Iterable[PlanRun]) -> Iterator[tuple[int, Group]]:
+    def run(self, runs: Iterable[PlanRun | None]) -> Iterator[tuple[int, Group]]:
         """See `Engine.run`. Raises what a plan raises, SkpoError for a request that can't be run (more positions than
         the model has, more tokens than the cache may hold) and ModelError for non-finite logits."""
         if self._batch is not None:
@@ -85,7 +85,8 @@ class EmbeddedEngine:
             scheduler.close()
 
     def update_weights(self, weights: Mapping[str, Any] | None, version: int) -> None:
-        """See `Engine.update_weights`. Names are those of `state_dict()`; of tied weights one name is enough.
+        """See `Engine.update_weights`. Names are those of `state_dict()`; of tied weights one name is enough, and frozen ones
+        (under LoRA: all but the adapters) may stay as they are.
 
         Raises SkpoError while plans are running, ModelError for unknown or missing names or other shapes.
         """
@@ -190,7 +191,7 @@ def _load(model: nn.Module, weights: Mapping[str, Any]) -> None:
     own = model.state_dict(keep_vars=True)
     unknown = sorted(set(weights) - set(own))
     given = {own[name].data_ptr() for name in weights if name in own}
-    missing = sorted(name for name, p in model.named_parameters() if p.data_ptr() not in given)
+    missing = sorted(n for n, p in model.named_parameters() if p.requires_grad and p.data_ptr() not in given)
     shapes = [
         f"{n} {tuple(weights[n].shape)}, not {tuple(own[n].shape)}"
         for n in weights

@@ -71,8 +71,9 @@ class Job:
 class Scheduler:
     """Drives plan generators. `check` raises for a request that can't be run."""
 
-    def __init__(self, runs: Iterable[PlanRun], check: Callable[[Request], None]) -> None:
-        self._runs = enumerate(runs)
+    def __init__(self, runs: Iterable[PlanRun | None], check: Callable[[Request], None]) -> None:
+        self._runs = iter(runs)
+        self._begun = 0
         self._check = check
         self._later: deque[Job] = deque()  # requests of second and later turns
         self._new: deque[Job] = deque()  # requests of the newest plan's first turn, not launched in full
@@ -86,10 +87,13 @@ class Scheduler:
             return self._later[0]
         while not self._new and not self._exhausted:
             try:
-                index, run = next(self._runs)
+                run = next(self._runs)
             except StopIteration:
                 self._exhausted = True
                 break
+            if run is None:
+                break
+            index, self._begun = self._begun, self._begun + 1
             self._open[index] = run.plan
             self._new.extend(self._advance(index, run.plan, run.seed, 0, None))
         return self._new[0] if self._new else None
