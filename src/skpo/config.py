@@ -67,9 +67,32 @@ class ProblemsConfig(Section):
     """Training problems with longer prompts are left out, and counted."""
 
 
-class RolloutConfig(Section):
+class RayConfig(Section):
+    """Rollout workers on Ray (`rollout.engine: ray`)."""
+
+    workers: int = Field(1, ge=1)
+    """Rollout workers; each holds an engine with weights of its own."""
     engine: Literal["embedded"] = "embedded"
-    """What samples: `embedded` runs in this process on any Hugging Face causal LM."""
+    """The engine of each worker."""
+    address: str | None = None
+    """Address of a running Ray cluster (`auto`, or `HOST:PORT`); None starts one on this machine for as long as the run lasts."""
+    cpus: float = Field(1.0, ge=0)
+    """CPUs that a worker reserves on its node."""
+    gpus: float = Field(0.0, ge=0)
+    """GPUs that a worker reserves; with any it samples on the first of them."""
+    threads: int = Field(1, ge=1)
+    """CPU threads of torch in a worker."""
+    in_flight: int | None = Field(None, ge=1)
+    """Most problems at one worker at a time. None: an even share of the unfinished ones. Few help where workers differ in speed."""
+    restarts: int = Field(2, ge=0)
+    """A worker that dies is started again; one that has died more often than this since it last got through a step is left out."""
+    start_timeout: float = Field(120.0, gt=0)
+    """Seconds that the first rollouts wait for all workers; then they begin with those that are there."""
+
+
+class RolloutConfig(Section):
+    engine: Literal["embedded", "ray"] = "embedded"
+    """What samples: `embedded` runs in this process on any Hugging Face causal LM; `ray` on workers that hold an engine each."""
     max_completion_tokens: int = Field(1024, ge=1)
     """Budget of a completion, in tokens."""
     temperature: float = Field(1.0, gt=0)
@@ -84,6 +107,9 @@ class RolloutConfig(Section):
     """Most key-value cache entries, in tokens (embedded engine); None: slots times the longest row."""
     save: bool = True
     """Write every rollout to `rollouts/*.parquet`."""
+    ahead: int = Field(0, ge=0, le=1)
+    """1: the next step's rollouts run while this one trains, with weights one version old. Needs `engine: ray`."""
+    ray: RayConfig = RayConfig()
 
 
 class OptimizerConfig(Section):

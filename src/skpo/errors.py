@@ -30,6 +30,10 @@ class RunError(SkpoError):
     """A run folder that is locked, damaged or holds another run; or a run that can't go on."""
 
 
+class WorkersLostError(RunError):
+    """Every rollout worker is gone; nothing of the step was trained on."""
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> str:
     """Message for an unknown name: says the nearest known one (if any is near) and lists them all."""
     names = sorted(known)

@@ -54,6 +54,8 @@ class PromptRenderer:
     All ids are tuples of Python ints, ready to be a `Request.context`. Raises ConfigError on a template without its fields.
     """
 
+    travels_as = "renderer"  #: a rollout worker has its own in this one's place
+
     def __init__(self, tokenizer: Any, config: ModelConfig, chat: bool) -> None:
         self.tokenizer = tokenizer
         self.chat = chat

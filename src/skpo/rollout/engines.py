@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from skpo.rollout.types import Engine
@@ -13,8 +14,22 @@ if TYPE_CHECKING:
     from skpo.policy.loading import LoadedPolicy
 
 
-def build_engine(config: TrainConfig, policy: LoadedPolicy, device: torch.device) -> Engine:
-    """The engine of `config.rollout.engine`; it samples from `policy` until weights are handed to it."""
+def build_engine(
+    config: TrainConfig,
+    policy: LoadedPolicy,
+    device: torch.device,
+    *,
+    dry_run: bool = False,
+    tell: Callable[[str], None] | None = None,
+) -> Engine:
+    """The engine of `config.rollout.engine`; it samples from `policy` until weights are handed to it.
+
+    dry_run: `policy` is a dry run's. tell: takes what the user should know at once (a worker that died).
+    """
+    if config.rollout.engine == "ray":
+        from skpo.rollout.ray.pool import RolloutPool
+
+        return RolloutPool(config, policy, dry_run=dry_run, tell=tell)
     from skpo.rollout.embedded import EmbeddedEngine
 
     return EmbeddedEngine(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -94,7 +95,7 @@ class Collector:
         context = PlanContext(
             self.parts.renderer, c.group_size, c.rollout.max_completion_tokens, self.parts.sampling, step,
             np.random.default_rng(derive_seed(seed, "plan")),
-            judge=lambda samples: self.judge.score_now(problem, samples), positions=self.positions,
+            judge=partial(self.judge.score_now, problem), positions=self.positions,
         )  # fmt: skip
         return PlanRun(self.algorithm.plan(problem, context), seed)
 
@@ -104,6 +105,7 @@ class Collector:
             "tokens_prefilled": stats.prefill_tokens,
             "engine_steps": stats.steps,
             "slots_busy": stats.rows / max(stats.steps, 1),
+            **stats.more,
         }
 
     def evaluate(self, problems: Sequence[Problem], samples: int, sampling: Sampling, max_tokens: int) -> Evaluation:

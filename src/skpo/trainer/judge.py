@@ -19,6 +19,8 @@ class Judge:
     decode: token ids -> text without special tokens. verifier: name for problems that have none of their own.
     """
 
+    travels_as = "judge"  #: a rollout worker has its own in this one's place
+
     def __init__(self, pool: VerifierPool, decode: Callable[[Sequence[int]], str], verifier: str) -> None:
         self.pool, self.decode, self.verifier = pool, decode, verifier
         self.waiting: dict[int, Sample] = {}

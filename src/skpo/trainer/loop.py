@@ -58,7 +58,13 @@ class Trainer:
     def train(self) -> TrainResult:
         """Run (or go on) to the last step; returns accuracies before, after and best."""
         with Run(self.config, resume=self.resume, quiet=self.quiet) as run:
-            parts = build_parts(self.config, self.algorithm, resume_from=run.resume_from, dry_run=self.dry_run)
+            parts = build_parts(
+                self.config,
+                self.algorithm,
+                resume_from=run.resume_from,
+                dry_run=self.dry_run,
+                tell=run.progress.note,
+            )
             try:
                 return self._train(run, parts)
             finally:

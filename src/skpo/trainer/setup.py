@@ -64,9 +64,15 @@ class Parts:
 
 
 def build_parts(
-    config: TrainConfig, algorithm: Algorithm, *, resume_from: Path | None = None, dry_run: bool = False
+    config: TrainConfig,
+    algorithm: Algorithm,
+    *,
+    resume_from: Path | None = None,
+    dry_run: bool = False,
+    tell: Callable[[str], None] | None = None,
 ) -> Parts:
-    """Load and wire everything. `resume_from`: a checkpoint whose weights replace the recipe's starting model."""
+    """Load and wire everything. `resume_from`: a checkpoint whose weights replace the recipe's starting model. `tell`: takes
+    what the engine has to say while it runs."""
     from accelerate import Accelerator
 
     if config.threads is not None:
@@ -103,7 +109,7 @@ def build_parts(
         policy=policy,
         renderer=renderer,
         model=model,
-        engine=build_engine(config, policy, accelerator.device),
+        engine=build_engine(config, policy, accelerator.device, dry_run=dry_run, tell=tell),
         pool=verifier_pool(config, [*problems, *heldout]),
         updater=Updater(accelerator, model, optimizer, scheduler, config.optimizer, algorithm, config.seed),
         problems=problems,
