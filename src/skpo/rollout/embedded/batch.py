@@ -13,8 +13,8 @@ from skpo.rollout.embedded.cache import CacheShape, Contexts, Places, rounded
 from skpo.rollout.embedded.forward import ModelForward
 from skpo.rollout.embedded.passes import DecodePass, Layout, PrefillPass
 from skpo.rollout.embedded.rows import Rows
-from skpo.rollout.embedded.scheduler import Job
 from skpo.rollout.sampling import sample
+from skpo.rollout.scheduler import Job
 from skpo.rollout.types import Request
 
 

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from skpo.errors import ModelError, SkpoError
 from skpo.rollout.embedded.batch import Batch
 from skpo.rollout.embedded.forward import ModelForward
-from skpo.rollout.embedded.scheduler import Job, Scheduler
+from skpo.rollout.scheduler import Job, Scheduler
 from skpo.rollout.types import EngineStats, Group, PlanRun, Request, Sample
+from skpo.rollout.weights import load_weights
 
 
 class EmbeddedEngine:
@@ -93,7 +94,7 @@ class EmbeddedEngine:
         if self._batch is not None:
             raise SkpoError("weights can't change while plans are running; finish or close the run first")
         if weights is not None:
-            _load(self._forward.model, weights)
+            load_weights(self._forward.model, weights)
         self.version = version
 
     def take_stats(self) -> EngineStats:
@@ -184,24 +185,3 @@ class EmbeddedEngine:
                 f"a request needs {need} tokens of cache ({len(request.context)} context + {request.max_tokens} new tokens, "
                 f"rounded up) but max_cache_tokens is {self._limit}"
             )
-
-
-def _load(model: nn.Module, weights: Mapping[str, Any]) -> None:
-    """Copy weights into the model's parameters, in place. Raises ModelError, before any is copied, if they don't fit."""
-    own = model.state_dict(keep_vars=True)
-    unknown = sorted(set(weights) - set(own))
-    given = {own[name].data_ptr() for name in weights if name in own}
-    missing = sorted(n for n, p in model.named_parameters() if p.requires_grad and p.data_ptr() not in given)
-    shapes = [
-        f"{n} {tuple(weights[n].shape)}, not {tuple(own[n].shape)}"
-        for n in weights
-        if n in own and weights[n].shape != own[n].shape
-    ]
-    for what, names in (("unknown", unknown), ("missing", missing), ("of another shape", shapes)):
-        if names:
-            raise ModelError(
-                f"{len(names)} weights are {what}: {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}"
-            )
-    with torch.no_grad():
-        for name, value in weights.items():
-            own[name].copy_(torch.as_tensor(value))

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skpo.rollout.embedded.scheduler import Job
 from skpo.rollout.sampling import RowSampling
+from skpo.rollout.scheduler import Job
 
 TOGETHER = 32  #: rows attended together, over the longest of them
 _HOST = ("made", "limit", "context", "temperature", "top_k", "top_p")
