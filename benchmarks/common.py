@@ -249,7 +249,7 @@ class Report:
             "date": time.strftime("%Y-%m-%d"),
             "machine": self.machine,
             "settings": kept | self.settings,
-            "bars": self.bars,
+            "bars": [] if options.quick else self.bars,  # aims are for the full sizes
             "tables": self.tables,
             "notes": self.notes,
         }

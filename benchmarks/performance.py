@@ -1,0 +1,91 @@
+"""Makes docs/performance.md from benchmarks' JSON files, so that no number in it is typed by hand.
+
+    python -m benchmarks.performance               rebuild docs/performance.md
+    python -m benchmarks.performance FILE ...      first take JSON files of benchmarks in, under their own names
+
+docs/results/performance/ keeps the files, docs/results/performance.md.jinja the text. In the template `has("NAME")` says
+whether docs/results/performance/NAME.json is there, `report("NAME")` is its content, and `section("NAME")` is its machine,
+command, tables, aims and notes in Markdown: a section appears once its file is there.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import aim, number
+
+DOCS = Path(__file__).parent.parent / "docs"
+STORE = DOCS / "results" / "performance"
+
+
+def has(name: str) -> bool:
+    """Whether a benchmark's results are there."""
+    return (STORE / f"{name}.json").exists()
+
+
+def report(name: str) -> dict[str, Any]:
+    """A benchmark's results."""
+    return json.loads((STORE / f"{name}.json").read_text())  # type: ignore[no-any-return]
+
+
+def table(content: Mapping[str, Any]) -> str:
+    """One table of a report in Markdown."""
+    columns = content["columns"]
+    lines = ["| " + " | ".join(columns) + " |", "|---" + "|---:" * (len(columns) - 1) + "|"]
+    lines += ["| " + " | ".join(map(number, row)) + " |" for row in content["rows"]]
+    return "\n".join(lines)
+
+
+def section(name: str) -> str:
+    """A report in Markdown: command, headline, tables, aims, notes, machine."""
+    data = report(name)
+    parts = [f"    {data['command']}", f"**{number(data['spread'])}**: {data['of']}."]
+    parts += [f"{content['title']}:\n\n{table(content)}" for content in data["tables"]]
+    if data["bars"]:
+        parts.append("\n".join(f"- {bar['what']}: {number(bar['value'])}; {aim(bar)}" for bar in data["bars"]))
+    parts += data["notes"]
+    parts.append(f"({machine(data)})")
+    return "\n\n".join(parts)
+
+
+def machine(data: Mapping[str, Any]) -> str:
+    """Machine, clock and date of a report in one line."""
+    clock = {"wall": "wall-clock time", "cpu": "CPU time of the process"}.get(str(data["settings"].get("clock")), "")
+    facts = [f"{k.replace('_', ' ')} {v}" for k, v in data["machine"].items()]
+    return ", ".join([*facts, *([clock] if clock else []), str(data["date"])])
+
+
+def build() -> Path:
+    """Fill the template; returns docs/performance.md."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined, keep_trailing_newline=True, trim_blocks=True, lstrip_blocks=True
+    )
+    template = environment.from_string((DOCS / "results" / "performance.md.jinja").read_text())
+    path = DOCS / "performance.md"
+    path.write_text(template.render(has=has, report=report, section=section, number=number))
+    return path
+
+
+def take_in(path: Path) -> None:
+    """Keep a benchmark's JSON file. Raises SystemExit for one of a quick run: its sizes say nothing."""
+    if json.loads(path.read_text())["settings"].get("quick"):
+        raise SystemExit(f"{path}: made with --quick; run the benchmark at its full sizes")
+    STORE.mkdir(parents=True, exist_ok=True)
+    shutil.copy(path, STORE / path.name)
+
+
+def main() -> None:
+    for word in sys.argv[1:]:
+        take_in(Path(word))
+    print(f"wrote {build()}")
+
+
+if __name__ == "__main__":
+    main()
