@@ -25,7 +25,7 @@ from __future__ import annotations
 import hashlib
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from string import ascii_lowercase
 
@@ -106,22 +106,30 @@ class Chain:
 
     def draw(self, rng: random.Random, answer: tuple[int, int]) -> str | None:
         """One problem text with this answer; None where the first states drawn can't lead to it."""
-        first = state = _below(rng, self.modulus)
+        first = below(rng, self.modulus)
+        moves = self.walk(rng, first, answer)
+        if moves is None:
+            return None
+        written = (f"{ascii_lowercase[i]}{sign}{self.number(n)}" for i, (sign, n) in enumerate(moves))
+        return f"{self.number(first)}{''.join(written)}="
+
+    def walk(self, rng: random.Random, first: int, answer: tuple[int, int]) -> list[tuple[str, int]] | None:
+        """Moves from the state `first` whose last two states are `answer`; None where those drawn can't lead to it."""
+        state = first
         moves: list[tuple[str, int]] = []
         for _ in range(self.steps - 2):
-            operation = self.operations[_below(rng, len(self.operations))]
+            operation = self.operations[below(rng, len(self.operations))]
             low = 1 if operation == "*" else 0
-            operand = low + _below(rng, self.modulus - low)
+            operand = low + below(rng, self.modulus - low)
             moves.append((operation, operand))
             state = apply(state, operation, operand, self.modulus)
         for target in answer:
             options = self.moves.get((state, target))
             if not options:
                 return None
-            moves.append(options[_below(rng, len(options))])
+            moves.append(options[below(rng, len(options))])
             state = target
-        written = (f"{ascii_lowercase[i]}{sign}{self.number(n)}" for i, (sign, n) in enumerate(moves))
-        return f"{self.number(first)}{''.join(written)}="
+        return moves
 
     def texts(self, seed: int | str, split: str = "train") -> Iterator[str]:
         """Distinct problem texts of one split, without end; answers come in shuffled rounds of all of them.
@@ -161,17 +169,25 @@ class Chain:
         them: modulo 10, noise 0.08 makes 7.2 % of the results wrong. Later steps, and the answer, go on from what was
         written.
         """
-        state, moves = self.parse(text)
+        first, moves = self.parse(text)
+        labelled = [(label, *move) for label, move in zip(ascii_lowercase, moves, strict=False)]
+        steps, states = self.walked(first, labelled, rng, noise)
+        return f"{''.join(steps)}#{self.number(states[-2])}{self.number(states[-1])}"
+
+    def walked(
+        self, first: int, moves: Sequence[tuple[str, str, int]], rng: random.Random | None = None, noise: float = 0.0
+    ) -> tuple[list[str], list[int]]:
+        """Written steps of (label, operation, operand) moves, each with its `;`, and the states, `first` included."""
         steps: list[str] = []
-        states = [state]
-        for label, (operation, operand) in zip(ascii_lowercase, moves, strict=False):
+        states = [state := first]
+        for label, operation, operand in moves:
             after = apply(state, operation, operand, self.modulus)
             if rng is not None and rng.random() < noise:
-                after = _below(rng, self.modulus)
+                after = below(rng, self.modulus)
             steps.append(f"{label}{self.number(state)}{operation}{self.number(operand)}={self.number(after)};")
             states.append(after)
             state = after
-        return f"{''.join(steps)}#{self.number(states[-2])}{self.number(states[-1])}"
+        return steps, states
 
     def answer(self, text: str) -> str:
         """The right answer: the last two states, as written after the `#`."""
@@ -208,6 +224,6 @@ def load_chain(values: dict[str, str], source: str, limit: int | None = None) ->
     return problems
 
 
-def _below(rng: random.Random, n: int) -> int:
+def below(rng: random.Random, n: int) -> int:
     """A number from 0 to n - 1. From `random()` alone, the one method whose values Python promises never to change."""
     return int(rng.random() * n)

@@ -11,6 +11,7 @@ from skpo.problems.benchmarks import load_benchmark
 from skpo.problems.benchmarks import parse as parse_benchmark
 from skpo.problems.chain import load_chain
 from skpo.problems.files import jsonl_rows, parquet_rows
+from skpo.problems.fork import load_fork
 from skpo.problems.gym import load_gym
 from skpo.problems.hub import hub_rows
 from skpo.problems.query import parse_query
@@ -38,7 +39,7 @@ def load_problems(
                  Rows that are there twice are refused; `?duplicates=drop` after a file or dataset drops them.
     prompt_key:  column with the prompt, text or chat messages (files and `hf:`).
     answer_key:  column with the gold answer; `reward_model.ground_truth` reaches into a nested column.
-    verifier:    verifier of problems that name none. Chain problems name "exact", gym problems "gym".
+    verifier:    verifier of problems that name none. Built-in ones name "exact", gym problems "gym".
     limit:       read at most this many problems; rows after them are not looked at.
     check:       refuse gold answers that their verifier can't read.
 
@@ -51,9 +52,10 @@ def load_problems(
     kind, colon, rest = source.partition(":")
     if colon and kind == "builtin":
         name, values = parse_query(rest, source)
-        if name != "chain":
-            raise ProblemError(f"{source}: {unknown('built-in problem set', name, ['chain'])}")
-        return load_chain(values, source, limit)
+        builtin = {"chain": load_chain, "fork": load_fork}
+        if name not in builtin:
+            raise ProblemError(f"{source}: {unknown('built-in problem set', name, builtin)}")
+        return builtin[name](values, source, limit)
     if colon and kind == "gym":
         name, values = parse_query(rest, source)
         problems = load_gym(name, values, source, limit)
