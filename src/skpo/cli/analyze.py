@@ -1,4 +1,4 @@
-"""`skpo analyze mc-noise | shortcut | implicit-advantage`: the paper's analyses."""
+"""`skpo analyze mc-noise | shortcut | segments | implicit-advantage`: the paper's analyses, and one of our own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import typer
 
 from skpo.errors import ConfigError
 
-analyze = typer.Typer(no_args_is_help=True, help="The paper's analyses: sign noise, shortcuts, implicit advantage.")
+analyze = typer.Typer(
+    no_args_is_help=True, help="Analyses: sign noise, shortcuts, use of the segment, implicit advantage."
+)
 
 REPETITIONS = 100_000
 Problems = Annotated[
@@ -131,6 +133,50 @@ def shortcut(
         sample_shortcuts(lab, found, records, n=group, positions=points, tell=_tell)
     rows = summary([records[p.id] for p in found], points)
     _wrote(shortcut_figure(out, rows, {"name": short_name(model), "problems": problems, **options}))
+
+
+@analyze.command("segments")
+def segments(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A folder, a hub name, a .gguf file or builtin:NAME.")],
+    problems: Problems = None,
+    limit: Limit = None,
+    count: Annotated[int, typer.Option("--segments", min=2, help="Segments per problem.")] = 8,
+    continuations: Annotated[int, typer.Option(min=2, help="Completions from each.")] = 8,
+    skip_template: Annotated[
+        str | None, typer.Option(help="How [s, q] is rendered, with {segment} and {problem}; see model.skip_template.")
+    ] = None,
+    verifier: VerifierName = "math",
+    max_tokens: MaxTokens = 1024,
+    temperature: Temperature = 1.0,
+    seed: Annotated[int, typer.Option(help="Seed of everything drawn.")] = 0,
+    yes: Yes = False,
+    out: Out = Path("runs/analysis"),
+) -> None:
+    """Is the segment used? Accuracy behind right, wrong and foreign segments, and how far R_I depends on the segment.
+
+    [bold]skpo analyze segments runs/chain --problems "builtin:chain?split=heldout" --skip-template "{segment}|{problem}" --max-tokens 128[/bold]
+
+    Writes analysis-segments.json into --out, and prints it as a table. The same command goes on where it was stopped.
+    """
+    from skpo.analysis.lab import Records, open_lab, problems_of
+    from skpo.analysis.output import write_json
+    from skpo.analysis.segments import FOREIGN, sample_segments, summary, table
+
+    found = problems_of(_needed(problems), limit, verifier)
+    if len(found) < 2:
+        raise ConfigError("--problems: at least 2 are needed; each lends its segments to the one before it")
+    options: dict[str, Any] = {"verifier": verifier, "max_tokens": max_tokens, "temperature": temperature, "seed": seed}
+    with open_lab(model, found, skip_template=skip_template, **options) as lab:
+        options |= {"segments": count, "continuations": continuations, "skip_template": skip_template}
+        records = Records(out / "segments.jsonl", {"weights": lab.weights, **options})
+        left = sum(p.id not in records for p in found)
+        rollouts = left * continuations * (1 + count + FOREIGN)
+        confirm(f"{left} problems: {rollouts:,} responses, at most {rollouts * max_tokens:,} tokens", yes)
+        sample_segments(lab, found, records, segments=count, continuations=continuations, tell=_tell)
+    result = summary([records[p.id] for p in found])
+    typer.echo(table(result))
+    settings = {"name": short_name(model), "problems": problems, **options}
+    _wrote([write_json(out / "analysis-segments.json", {"settings": settings, **result})])
 
 
 @analyze.command("implicit-advantage")
