@@ -135,10 +135,11 @@ class OptimizerConfig(Section):
     old_logp: Literal["auto", "engine", "recompute"] = "auto"
     """Behaviour log-probabilities: the engine's own, or recomputed by the trainer before the update. `auto` recomputes where the
     engine samples from a truncated distribution (top_p, top_k) or computes in another precision."""
-    correction: Literal["tis", "mis", "icepop"] | None = None
+    correction: Literal["auto", "tis", "mis", "icepop"] | None = "auto"
     """Weight every policy term by rho = trainer's old policy / sampler, without gradient: `tis` min(rho, 2); `mis` rho within [0.5, 2],
     else 0; `icepop` rho within [0.5, 5], else 0. Objectives of whole sequences take the geometric mean of rho. Setting it recomputes
-    behaviour log-probabilities. None: no correction, right where sampler and trainer are the same weights in one precision."""
+    behaviour log-probabilities. None: no correction, right where sampler and trainer are the same weights in one precision.
+    `auto`: `tis` for rollouts a step ahead (`rollout.ahead`), else none."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """Mixed precision of the training pass (weights keep `model.dtype`)."""
     gradient_checkpointing: bool = False

@@ -324,6 +324,11 @@ def _check(config: TrainConfig, origins: Origins) -> None:
     if not isinstance(name, str):
         where = origins.get("algorithm.name") or origins.get("algorithm", "settings")
         raise ConfigError(f"{where}: algorithm.name = {name!r} is not allowed; expected one of `skpo algorithms`")
+    if config.rollout.ahead and config.rollout.engine != "ray":
+        raise ConfigError(
+            f"rollout.ahead = {config.rollout.ahead} needs rollout.engine = ray: the next rollouts run on its workers, which keep the "
+            f"weights of before, while this process trains; {config.rollout.engine} samples from the weights that are being trained"
+        )
     if config.optimizer.mini_batches > config.problems_per_step:
         raise ConfigError(
             f"optimizer.mini_batches = {config.optimizer.mini_batches} is more than problems_per_step = "

@@ -3,6 +3,7 @@
     checkpoints/step-000010/model/        weights and tokenizer, as plain transformers (or PEFT) loads them
                             optimizer.pt  optimiser and schedule
                             auxiliary.pt  the algorithm's own model, where it has one: weights, optimiser, schedule
+                            ahead.pt      rollouts of the next step, where they are begun a step ahead
                             state.json    trackers, sampler, position, random states, best score
 
 A checkpoint is written beside its place and renamed, so that a crash at any instant leaves the last good one.
@@ -23,6 +24,7 @@ import numpy as np
 import torch
 
 from skpo.errors import RunError
+from skpo.trainer.ahead import write_ahead
 
 FOLDER = "checkpoints"
 _NAME = re.compile(r"^step-(\d+)$")
@@ -81,6 +83,7 @@ class Checkpoints:
         state: Mapping[str, Any],
         best: int | None,
         auxiliary: Mapping[str, Any] | None = None,
+        ahead: Mapping[str, Any] | None = None,
     ) -> Path:
         """Write the checkpoint of a step, then remove old ones: all but the last `keep` and that of step `best`."""
         final = self.path(step)
@@ -91,6 +94,8 @@ class Checkpoints:
         torch.save(dict(optimizer), temporary / "optimizer.pt")
         if auxiliary is not None:
             torch.save(dict(auxiliary), temporary / "auxiliary.pt")
+        if ahead is not None:
+            write_ahead(temporary, ahead)
         (temporary / "state.json").write_text(json.dumps(state))
         _sync(temporary)
         if (

@@ -15,16 +15,17 @@ from skpo.algorithms import get_algorithm
 from skpo.algorithms.base import Algorithm, StepContext
 from skpo.config import TrainConfig
 from skpo.curriculum import GaussianSampler, Sampler, TrackedSampler
-from skpo.errors import ConfigError
+from skpo.errors import ConfigError, WorkersLostError
 from skpo.losses import masked_mean
 from skpo.policy.scoring import Row, score_rows
 from skpo.problems.base import Problem
 from skpo.rollout.types import Group, Sampling
+from skpo.trainer.ahead import read_ahead
 from skpo.trainer.batch import StepBatch, pad, step_batch
-from skpo.trainer.collect import Collector
+from skpo.trainer.collect import Collector, Rollout
 from skpo.trainer.report import failure_counts, rollout_metrics
 from skpo.trainer.run import Run
-from skpo.trainer.setup import Parts, build_parts
+from skpo.trainer.setup import Parts, build_parts, correction
 
 
 @dataclass
@@ -105,8 +106,10 @@ class Trainer:
 
     def _one_step(self) -> None:
         begin = time.perf_counter()
-        rollout = self.collector.collect(self.step)
+        rollout = self._collect()
         rolled = time.perf_counter()
+        if self.config.rollout.ahead and self.step + 1 < self.config.steps:
+            self.collector.begin(self.step + 1)
         data = self._credit(rollout.groups)
         state_metrics = self.algorithm.observe(
             rollout.groups, StepContext(self.step, self.parts.updater.updates, self._score)
@@ -136,8 +139,12 @@ class Trainer:
         self._note_skips(record)
         if self.run.rollouts is not None:
             self.run.rollouts.write(self.step, rollout.all_groups)
+        lost: WorkersLostError | None = None
         if self._due(self.config.eval_every) and self.parts.heldout:
-            record |= self._evaluate()
+            try:
+                record |= self._evaluate()
+            except WorkersLostError as error:
+                lost = error
         total = time.perf_counter() - begin - record.get("eval_seconds", 0.0)
         record |= {
             "seconds_rollout": rollout.seconds_rollout,
@@ -149,8 +156,26 @@ class Trainer:
         }
         self.run.progress.total = self._expected_steps()
         self.run.record(record)
+        if lost is not None:
+            raise self._saved(lost, self.sampler.state_dict())
         if self._due(self.config.checkpoint.every) or "eval_best" in record:
             self._save()
+
+    def _collect(self) -> Rollout:
+        """The step's rollouts. Where no worker is left to make them, the run is saved as it was before the step."""
+        before = self.sampler.state_dict()
+        try:
+            return self.collector.collect(self.step)
+        except WorkersLostError as error:
+            raise self._saved(error, before) from None
+
+    def _saved(self, error: WorkersLostError, sampler: dict[str, Any]) -> WorkersLostError:
+        """Save the run without what was under way; the error that says so."""
+        self.collector.give_up(sampler)
+        self._save()
+        return WorkersLostError(
+            f"{error}. The run is saved after step {self.step}; go on with: skpo train --resume {self.config.out}"
+        )
 
     def _credit(self, groups: Sequence[Group]) -> StepBatch:
         """Rows, behaviour and reference log-probabilities, and advantages of the step."""
@@ -169,7 +194,7 @@ class Trainer:
                     self.deviation = float(((new - data.batch.old_logp) * data.batch.mask).abs().max())
                 data.batch.sampler_logp = data.batch.old_logp
                 data.batch.logp = data.batch.old_logp = new
-                data.batch.correction = self.config.optimizer.correction
+                data.batch.correction = correction(self.config)
             data.batch.old_entropy = pad(entropies, width)
         if self.algorithm.needs_reference:
             with self.parts.reference() as reference:
@@ -246,7 +271,7 @@ class Trainer:
             "sampler": self.sampler.state_dict(),
             "scores": self.run.scores.state_dict(),
         }
-        self.run.save(self.step, self.parts, state)
+        self.run.save(self.step, self.parts, state, self.collector.state_dict())
 
     def _load(self, path: Path) -> None:
         state = self.run.load(path, self.parts)
@@ -254,6 +279,9 @@ class Trainer:
         self.algorithm.load_state_dict(state["algorithm"])
         self.sampler.load_state_dict(state["sampler"])
         self.run.scores.load_state_dict(state["scores"])
+        ahead = read_ahead(path)
+        if ahead is not None:
+            self.collector.load_state_dict(ahead)
 
 
 def make_algorithm(config: TrainConfig) -> Algorithm:

@@ -124,7 +124,7 @@ class Run:
             self.progress.evaluation(step, dict(record))
         self.report.step()
 
-    def save(self, step: int, parts: Parts, state: dict[str, Any]) -> None:
+    def save(self, step: int, parts: Parts, state: dict[str, Any], ahead: Mapping[str, Any] | None = None) -> None:
         """Checkpoint the run after a step."""
         from skpo.policy.loading import save_policy
 
@@ -139,6 +139,7 @@ class Run:
                 state,
                 self.scores.best_step,
                 auxiliary,
+                ahead,
             )
         parts.accelerator.wait_for_everyone()
 

@@ -130,13 +130,20 @@ def verifier_pool(config: TrainConfig, problems: list[Problem]) -> VerifierPool:
     return pool
 
 
+def correction(config: TrainConfig) -> str | None:
+    """The sampler-trainer correction; `auto` is truncated importance sampling for rollouts a step ahead, and none otherwise."""
+    chosen = config.optimizer.correction
+    return ("tis" if config.rollout.ahead else None) if chosen == "auto" else chosen
+
+
 def must_recompute(config: TrainConfig, sampling: Sampling) -> bool:
     """Whether the trainer scores behaviour log-probabilities itself: where the engine's belong to a truncated distribution, come from
     another precision, or are to be corrected for."""
-    if config.optimizer.correction is not None:
+    if correction(config) is not None:
         if config.optimizer.old_logp == "engine":
             raise ConfigError(
-                "optimizer.correction compares the engine with the trainer; it needs old_logp=auto or recompute"
+                "optimizer.correction (auto with rollout.ahead=1, too) compares the engine with the trainer; it needs old_logp=auto or "
+                "recompute"
             )
         return True
     if config.optimizer.old_logp == "auto":

@@ -36,7 +36,7 @@ def connect(config: RayConfig) -> bool:
             ray.init(address="local", num_cpus=cores, include_dashboard=False, **quiet)
         else:
             ray.init(address=config.address, **quiet)
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+    except Exception as error:  # Ray raises bare ones, too, where its processes don't come up in time
         where = "a local Ray cluster" if config.address is None else f"the Ray cluster at {config.address}"
         raise RunError(f"{where} can't be reached: {str(error).strip().splitlines()[0]}") from error
     return True

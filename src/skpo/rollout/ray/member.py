@@ -26,7 +26,7 @@ class Member:
         """Make an actor and have it load the model."""
         self.actor: Any = make_actor(self.config, self.dry_run, self.number)
         self.version: int | None = None
-        self.where = ""
+        self.where, self.pid = "", 0
         self.flight: dict[int, None] = {}
         self.sent = self.begun = 0
         self.call("open")
@@ -35,6 +35,10 @@ class Member:
         """Call a method of the actor; its answer is waited for under `phase`."""
         self.phase = phase
         self.ref = getattr(self.actor, phase).remote(*arguments)
+
+    def opened(self, answer: dict[str, Any]) -> None:
+        """The actor has its model, and says where it runs."""
+        self.where, self.pid = answer["host"], answer["pid"]
 
     def rest(self) -> None:
         self.phase, self.ref = "idle", None

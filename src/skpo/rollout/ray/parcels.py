@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from skpo.errors import SkpoError
+from skpo.rollout.weights import whole
 
 
 def pack_run(run: Any) -> bytes:
@@ -76,11 +77,6 @@ class Weights:
 
 
 def _to_array(tensor: torch.Tensor) -> tuple[np.ndarray, str]:
-    whole: Any = tensor.detach()
-    if hasattr(whole, "full_tensor"):  # sharded over processes
-        whole = whole.full_tensor()
-    whole = whole.cpu().contiguous()
-    kind = str(whole.dtype).removeprefix("torch.")
-    if whole.dtype == torch.bfloat16:
-        whole = whole.view(torch.int16)
-    return whole.numpy(), kind
+    value = whole(tensor).cpu().contiguous()
+    kind = str(value.dtype).removeprefix("torch.")
+    return (value.view(torch.int16) if value.dtype == torch.bfloat16 else value).numpy(), kind

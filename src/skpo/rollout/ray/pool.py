@@ -63,8 +63,8 @@ class RolloutPool:
 
     def update_weights(self, weights: Mapping[str, Any] | None, version: int) -> None:
         """See `Engine.update_weights`; None: the policy's own, as they are now. Plans that run now go on with the old ones."""
-        begin = time.perf_counter()
         self._connect()
+        begin = time.perf_counter()
         named = weights.items() if weights is not None else self._trained()
         sent = Weights.of(named, version)
         self._before, self._expected = self._expected, None
@@ -152,7 +152,7 @@ class RolloutPool:
         while any(m.phase == "open" for m in self.members) and time.monotonic() < limit:
             for member in self._answered():
                 try:
-                    member.where = import_ray().get(member.ref)["host"]
+                    member.opened(import_ray().get(member.ref))
                     member.rest()
                 except import_ray().exceptions.RayTaskError as error:
                     raise _cause(error) from None
@@ -232,7 +232,7 @@ class RolloutPool:
                 self._lost(member, error, run)
                 continue
             if phase == "open":
-                member.where = answer["host"]
+                member.opened(answer)
                 self._serve(member, run)
             elif phase == "load":
                 self._check(member, answer, run)

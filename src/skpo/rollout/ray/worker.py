@@ -20,6 +20,7 @@ from skpo.rollout.engines import build_engine
 from skpo.rollout.ray.arrival import probe
 from skpo.rollout.ray.parcels import Weights, unpack_run
 from skpo.rollout.types import EngineStats, PlanRun
+from skpo.rollout.weights import load_weights
 
 POLL = 2.0  #: seconds after which `poll` answers even without news
 
@@ -63,6 +64,8 @@ class Worker:
         """Load the model and start the engine's thread; says where it runs. Raises what loading raises."""
         from skpo.policy.loading import load_policy
         from skpo.policy.prompts import PromptRenderer
+        from skpo.trainer.judge import Judge
+        from skpo.verifiers.pool import VerifierPool
 
         ray = self.config.rollout.ray
         torch.set_num_threads(ray.threads)
@@ -72,7 +75,12 @@ class Worker:
         renderer = PromptRenderer(self.policy.tokenizer, self.config.model, self.policy.chat)
         rollout = self.config.rollout.model_copy(update={"engine": ray.engine})
         self.engine = build_engine(self.config.model_copy(update={"rollout": rollout}), self.policy, self.device)
-        self._own: dict[str, Any] = {"renderer": renderer, "judge": _LazyJudge(self.config, renderer)}
+        v = self.config.verify
+        pool = VerifierPool(v.workers, v.deadline, v.memory_mb, v.unsafe_code)  # its processes start when a plan asks
+        self._own: dict[str, Any] = {
+            "renderer": renderer,
+            "judge": Judge(pool, renderer.decode, self.config.problems.verifier),
+        }
         threading.Thread(target=self._serve, name="engine", daemon=True).start()
         return {"pid": os.getpid(), "host": os.uname().nodename}
 
@@ -85,7 +93,8 @@ class Worker:
             self._changed.wait_for(lambda: not self._busy)
             self._ended = False
             if run == self._run:  # else a later call of this method was faster
-                self.engine.update_weights(weights.tensors(), weights.version)
+                load_weights(self.policy.model, weights.tensors())
+                self.engine.update_weights(None, weights.version)
         return probe(self.policy.model, self.config.rollout.temperature, self.device)
 
     def add(self, run: int, plans: list[tuple[int, bytes]]) -> None:
@@ -114,7 +123,7 @@ class Worker:
 
     def close(self) -> None:
         """End verifiers and engine before the process ends."""
-        self._own["judge"].close()
+        self._own["judge"].pool.close()
         self.engine.close()
 
     def _has_news(self) -> bool:
@@ -180,31 +189,6 @@ class Worker:
                     self._report.begun += 1
                     self._open.append(item[:2])
             yield None if item is None else unpack_run(item[2], self._own)
-
-
-class _LazyJudge:
-    """A judge whose verifiers start with the first plan that asks (most never do)."""
-
-    def __init__(self, config: TrainConfig, renderer: Any) -> None:
-        self.config, self.renderer = config, renderer
-        self._judge: Any = None
-
-    def score_now(self, problem: Any, samples: Any) -> None:
-        """See `Judge.score_now`."""
-        if self._judge is None:
-            from skpo.trainer.judge import Judge
-            from skpo.verifiers.pool import VerifierPool
-
-            v = self.config.verify
-            self._judge = Judge(
-                VerifierPool(v.workers, v.deadline, v.memory_mb, v.unsafe_code), self.renderer.decode,
-                self.config.problems.verifier,
-            )  # fmt: skip
-        self._judge.score_now(problem, samples)
-
-    def close(self) -> None:
-        if self._judge is not None:
-            self._judge.pool.close()
 
 
 def _add(total: EngineStats, more: EngineStats) -> None:

@@ -1,0 +1,48 @@
+"""A local Ray for a module's tests, and pools of workers on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+ray = pytest.importorskip("ray")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    """Ray on this machine, with room for four workers."""
+    from rollout.ray.pools import SMALL
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_worker_niceness", "0")
+        ray.init(num_cpus=4, **SMALL)
+        yield
+        ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def make_pool(cluster: None) -> Iterator[Callable[..., Any]]:
+    """Makes pools (of settings `key=value`) with the weights of version 0; they are closed after the module."""
+    from rollout.ray.pools import Told, ray_config
+
+    from skpo.policy.loading import load_policy
+
+    pools: list[Told] = []
+
+    def make(*more: str) -> Told:
+        config = ray_config(*more)
+        pools.append(Told(config, load_policy(config.model)))
+        pools[-1].update_weights(None, 0)
+        return pools[-1]
+
+    yield make
+    for pool in pools:
+        pool.close()
+
+
+@pytest.fixture(scope="module")
+def pair(make_pool: Callable[..., Any]) -> Any:
+    """A pool of two workers with the weights of version 0 at first; tests may give it newer ones."""
+    return make_pool("rollout.ray.workers=2", "rollout.ray.restarts=9")
