@@ -37,7 +37,7 @@ def read_ahead(checkpoint: Path) -> dict[str, Any] | None:
     path = checkpoint / FILE
     if not path.exists():
         return None
-    rebuild = [np.zeros(0).__reduce__()[0], np.float64(0).__reduce__()[0]]
+    rebuild: list[Any] = [np.zeros(0).__reduce__()[0], np.float64(0).__reduce__()[0]]
     try:
         with torch.serialization.safe_globals([*_KINDS, *rebuild]):
             return torch.load(path, weights_only=True)

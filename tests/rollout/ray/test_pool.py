@@ -12,9 +12,9 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from rollout.ray.pools import Told, in_order, ray_config, runs, tokens
+from rollout.ray.pools import Told, in_order, killing, ray_config, runs, tokens
 
-from skpo.errors import ConfigError, RunError, SkpoError
+from skpo.errors import ConfigError, RunError, SkpoError, WorkersLostError
 from skpo.policy.loading import load_policy
 from skpo.policy.scoring import ScoringModel, score_rows
 from skpo.problems.base import Problem
@@ -223,3 +223,16 @@ def test_without_ray_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPa
 def test_a_step_ahead_needs_workers() -> None:
     with pytest.raises(ConfigError, match=r"rollout\.ahead = 1 needs rollout\.engine = ray"):
         load_config("chain", ["rollout.ahead=1"])
+
+
+def test_a_worker_that_keeps_dying_is_left_out(make_pool: Make) -> None:
+    """Killed once more than it may be: the other one does the work from then on, and its death leaves nobody."""
+    pool = make_pool("rollout.ray.workers=2", "rollout.ray.restarts=0")
+    expected = tokens(in_order(pool.run(runs(pool, 12))))
+    assert tokens(killing(pool, pool.run(runs(pool, 12)), 0)) == expected
+    assert any("worker 0" in note and "left out from now on" in note for note in pool.notes)
+    assert pool.take_stats().more["workers"] == 1
+    assert tokens(in_order(pool.run(runs(pool, 12)))) == expected
+    assert pool.take_stats().more["workers"] == 1
+    with pytest.raises(WorkersLostError, match="no rollout workers are left"):
+        killing(pool, pool.run(runs(pool, 12)), 1)
