@@ -1,0 +1,1 @@
+"""A discrete-event model of one training step; `python -m benchmarks.simulate` is the command."""
