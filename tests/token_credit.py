@@ -16,7 +16,8 @@ from skpo import Trainer, get_algorithm, load_config
 from skpo.config import OptimizerConfig
 from skpo.losses import TokenBatch
 from skpo.policy.auxiliary import AuxiliaryContext
-from skpo.policy.scoring import Row, ScoringModel, score_rows
+from skpo.policy.budget import Row
+from skpo.policy.scoring import ScoringModel, score_rows
 from skpo.problems.base import Problem
 from skpo.rollout.types import Group, Sample
 from skpo.trainer.batch import StepBatch, step_batch
@@ -87,7 +88,7 @@ def gradient(name: str, micro_batch_tokens: int, **options: Any) -> tuple[torch.
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
     accelerator = Accelerator(cpu=True)
-    scoring, optimizer = accelerator.prepare(ScoringModel(model, chunk=5), optimizer)
+    scoring, optimizer = accelerator.prepare(ScoringModel(model, chunk=5 * 67), optimizer)
     config = OptimizerConfig(max_grad_norm=1e9, micro_batch_tokens=micro_batch_tokens)
     before = torch.cat([p.detach().clone().flatten() for p in model.parameters()])
     metrics = Updater(accelerator, scoring, optimizer, scheduler, config, algorithm, 0).step(data, 0)

@@ -129,9 +129,13 @@ class OptimizerConfig(Section):
     epochs: int = Field(1, ge=1)
     """Passes over each rollout batch."""
     micro_batch_tokens: int = Field(16384, ge=1)
-    """Token budget of one forward and backward pass, padding and prompt included. It does not change the gradient."""
-    logit_chunk: int = Field(1024, ge=1)
-    """Positions whose logits exist at one time."""
+    """Tokens that one forward and backward pass computes at most, prompts and padding included; a prompt that rows share counts
+    once. It does not change the gradient."""
+    shared_prefix: bool | Literal["auto"] = "auto"
+    """Rows with the same context compute it once, forward and backward, and nothing is padded; loss and gradient stay the same.
+    `auto`: where the model's attention allows it, which a few tokens show at the start; false: never; true: or an error."""
+    logit_chunk: int = Field(1 << 24, ge=1)
+    """Logits (positions times vocabulary) that exist at one time, in each of two buffers; the default is 64 MiB in float32."""
     old_logp: Literal["auto", "engine", "recompute"] = "auto"
     """Behaviour log-probabilities: the engine's own, or recomputed by the trainer before the update. `auto` recomputes where the
     engine samples from a truncated distribution (top_p, top_k) or computes in another precision."""

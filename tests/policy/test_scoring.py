@@ -7,7 +7,8 @@ import pytest
 import torch
 from support import tiny_model
 
-from skpo.policy.scoring import PackedRows, ScoringModel, budget_batches, score_rows
+from skpo.policy.budget import padded_batches
+from skpo.policy.scoring import PackedRows, ScoringModel, score_rows
 
 ROWS = [((3, 4, 5), np.array([6, 7, 8, 9])), ((3,), np.array([2])), ((11, 12, 13, 14, 15, 16), np.array([1, 2]))]
 
@@ -29,7 +30,7 @@ def reference(model: torch.nn.Module, temperature: float) -> list[tuple[torch.Te
 def test_equal_to_the_models_own_softmax(family: str, temperature: float, budget: int) -> None:
     model = tiny_model(family)
     logps, entropies = score_rows(
-        ScoringModel(model, temperature=temperature, chunk=3), ROWS, device="cpu", budget=budget
+        ScoringModel(model, temperature=temperature, chunk=3 * 67), ROWS, device="cpu", budget=budget
     )
     with torch.no_grad():
         for logp, entropy, (expected, expected_entropy) in zip(
@@ -39,14 +40,13 @@ def test_equal_to_the_models_own_softmax(family: str, temperature: float, budget
             torch.testing.assert_close(torch.tensor(entropy), expected_entropy, atol=1e-5, rtol=0)
 
 
-def test_recomputed_chunks_give_the_same_gradient(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recomputed_chunks_give_the_same_gradient(family: str) -> None:
     model = tiny_model(family)
     packed = PackedRows.from_rows(ROWS, pad=5)
     weights = torch.linspace(-1, 1, len(packed.target))
     gradients = []
-    for limit in (1 << 30, 0):
-        monkeypatch.setattr("skpo.policy.scoring.RECOMPUTE_ABOVE", limit)
-        logp, _ = ScoringModel(model, chunk=2)(packed.input_ids, packed.place, packed.target)
+    for chunk in (1 << 30, 2 * 67):
+        logp, _ = ScoringModel(model, chunk=chunk)(*packed.inputs)
         gradients.append(torch.autograd.grad((logp * weights).sum(), list(model.parameters()), allow_unused=True))
     expected = torch.autograd.grad(
         (torch.cat([logp for logp, _ in reference(model, 1.0)]) * weights).sum(),
@@ -82,10 +82,10 @@ def test_heads_that_scale_their_logits_use_the_models_own_code() -> None:
             torch.testing.assert_close(torch.tensor(logp), expected, atol=1e-5, rtol=0)
 
 
-def test_budget_batches() -> None:
-    assert budget_batches([3, 10, 4, 5], 10) == [[1], [3, 2], [0]]  # 5 + 4 padded to 5 + 5
-    assert budget_batches([30, 2], 10) == [[0], [1]]  # longer than the budget: alone
-    assert budget_batches([], 10) == []
+def test_padded_batches() -> None:
+    assert padded_batches([3, 10, 4, 5], 10) == [[1], [3, 2], [0]]  # 5 + 4 padded to 5 + 5
+    assert padded_batches([30, 2], 10) == [[0], [1]]  # longer than the budget: alone
+    assert padded_batches([], 10) == []
 
 
 def test_lora_is_scored_through_its_adapters() -> None:

@@ -55,7 +55,7 @@ def make_data(algorithm: Any, groups: list[Group]) -> StepBatch:
 
 def updater(model: torch.nn.Module, algorithm: Any, **options: Any) -> Updater:
     accelerator = Accelerator(cpu=True)
-    scoring = ScoringModel(model, chunk=5)
+    scoring = ScoringModel(model, chunk=5 * 67)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)  # the step is the gradient
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
     config = OptimizerConfig(**{"max_grad_norm": 1e9, "micro_batch_tokens": 10_000, **options})

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from skpo.config import OptimizerConfig
-from skpo.policy.scoring import PackedRows, Row, budget_batches, score_rows
+from skpo.policy.budget import Row, micro_batches
+from skpo.policy.scoring import PackedRows, score_rows, shares
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -107,15 +108,16 @@ class SideModel:
 
     def _optimizer_step(self, rows: Sequence[Row], index: list[int], total: float, terms: Terms) -> tuple[float, float]:
         """(loss, gradient norm) of one mini-batch; left out, and counted, where either is not finite."""
-        acc, size = self.accelerator, [len(rows[i][0]) + len(rows[i][1]) for i in index]
+        acc, given = self.accelerator, [rows[i] for i in index]
+        share = shares(self.module, given)
         self.optimizer.zero_grad(set_to_none=True)
         value = torch.zeros((), dtype=torch.float64, device=acc.device)
-        batches = budget_batches(size, self.config.micro_batch_tokens)
+        batches = micro_batches(given, self.config.micro_batch_tokens, share=share)
         for batch in batches[acc.process_index :: acc.num_processes]:
             picked = [index[j] for j in batch]
-            packed = PackedRows.from_rows([rows[i] for i in picked], acc.device)
+            packed = PackedRows.from_rows([rows[i] for i in picked], acc.device, share=share)
             with acc.autocast():
-                out = self.module(packed.input_ids, packed.place, packed.target)[0]
+                out = self.module(*packed.inputs)[0]
             loss = terms(packed.padded(out.float()), torch.as_tensor(picked)) / total
             loss.backward()
             value += loss.detach().double()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from skpo.policy.auxiliary import AuxiliaryContext, SideModel
-from skpo.policy.scoring import Row
+from skpo.policy.budget import Row
 
 if TYPE_CHECKING:
     from skpo.losses import TokenBatch
@@ -35,9 +35,9 @@ class ValueModel(nn.Module):
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
-    def forward(self, input_ids: Tensor, place: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, input_ids: Tensor, place: Tensor, target: Tensor, shared: None = None) -> tuple[Tensor, Tensor]:
         """Values float32 [M], twice (the second without gradient): the form of `ScoringModel`, whose arguments these are. `target` is
-        not read."""
+        not read; rows come in the padded layout."""
         with torch.set_grad_enabled(self.own and torch.is_grad_enabled()):
             hidden = self._decoder[0](input_ids=input_ids, use_cache=False)[0]
         values = self.head(hidden.reshape(-1, hidden.shape[-1])[place].float()).squeeze(-1).float()

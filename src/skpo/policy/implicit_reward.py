@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from skpo.policy.auxiliary import AuxiliaryContext, SideModel
-from skpo.policy.scoring import Row, ScoringModel
+from skpo.policy.budget import Row
+from skpo.policy.scoring import ScoringModel
 
 if TYPE_CHECKING:
     from skpo.losses import TokenBatch
@@ -31,8 +32,11 @@ class ImplicitReward:
         lr: float | None = None,
         order: Literal["before", "after"] = "before",
     ) -> None:
-        module = ScoringModel(context.make_model(), temperature=context.temperature, chunk=context.config.logit_chunk)
-        self.model = SideModel(module, lr if lr is not None else 2 * context.config.lr, context)
+        c = context.config
+        module = ScoringModel(
+            context.make_model(), temperature=context.temperature, chunk=c.logit_chunk, share=c.shared_prefix
+        )
+        self.model = SideModel(module, lr if lr is not None else 2 * c.lr, context)
         self.beta, self.order = beta, order
 
     def before_credit(self, rows: Sequence[Row], batch: TokenBatch) -> dict[str, float]:

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from skpo.losses import TokenBatch, Totals, count_totals
-from skpo.policy.scoring import PackedRows, Row
+from skpo.policy.budget import Row
+from skpo.policy.scoring import PackedRows
 from skpo.rollout.types import Group, Sample
 
 

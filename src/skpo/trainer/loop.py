@@ -17,7 +17,8 @@ from skpo.config import TrainConfig
 from skpo.curriculum import GaussianSampler, Sampler, TrackedSampler
 from skpo.errors import ConfigError, WorkersLostError
 from skpo.losses import masked_mean
-from skpo.policy.scoring import Row, score_rows
+from skpo.policy.budget import Row
+from skpo.policy.scoring import score_rows
 from skpo.problems.base import Problem
 from skpo.rollout.types import Group, Sampling
 from skpo.trainer.ahead import read_ahead

@@ -95,7 +95,7 @@ def build_parts(
     policy.model.to(accelerator.device)
     renderer = PromptRenderer(policy.tokenizer, config.model, policy.chat)
     problems, heldout, notes = read_problems(config, renderer, dry_run)
-    scoring = ScoringModel(policy.model, temperature=config.rollout.temperature, chunk=config.optimizer.logit_chunk)
+    scoring = scoring_model(policy.model, config)
     optimizer = torch.optim.AdamW(
         policy.trainable,
         lr=config.optimizer.lr, betas=config.optimizer.betas, eps=config.optimizer.eps, weight_decay=config.optimizer.weight_decay,
@@ -118,7 +118,7 @@ def build_parts(
         recompute=must_recompute(config, sampling),
         reference_model=reference_model(config, algorithm, accelerator, dry_run),
         auxiliary=auxiliary_model(config, algorithm, accelerator, policy, updates, dry_run),
-        notes=[*policy.notes, *notes],
+        notes=[*policy.notes, *notes, *padded_notes(scoring, config)],
     )
 
 
@@ -164,7 +164,22 @@ def reference_model(
         return None
     start = load_policy(config.model, dry_run=dry_run, seed=config.seed).model.to(accelerator.device)
     start.requires_grad_(False)
-    return ScoringModel(start.eval(), temperature=config.rollout.temperature, chunk=config.optimizer.logit_chunk)
+    return scoring_model(start.eval(), config)
+
+
+def padded_notes(scoring: ScoringModel, config: TrainConfig) -> list[str]:
+    """Says where rows could not share prompts although the recipe leaves it to the model."""
+    if config.optimizer.shared_prefix != "auto" or scoring.padded_because is None:
+        return []
+    return [
+        f"training pass: every row computes its own prompt, since this model's can't be shared: {scoring.padded_because}"
+    ]
+
+
+def scoring_model(model: torch.nn.Module, config: TrainConfig) -> ScoringModel:
+    """A model as the recipe's trainer scores rows with it."""
+    o = config.optimizer
+    return ScoringModel(model, temperature=config.rollout.temperature, chunk=o.logit_chunk, share=o.shared_prefix)
 
 
 def auxiliary_model(

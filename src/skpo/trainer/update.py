@@ -13,7 +13,8 @@ from skpo.algorithms.base import Algorithm
 from skpo.config import OptimizerConfig
 from skpo.errors import RunError
 from skpo.losses import TokenBatch, kl_estimate
-from skpo.policy.scoring import PackedRows, budget_batches
+from skpo.policy.budget import process_shares
+from skpo.policy.scoring import PackedRows, shares
 from skpo.rollout.types import derive_seed
 from skpo.trainer.batch import StepBatch, micro_batch, split_minibatches, totals_of
 from skpo.trainer.token_log import note_tokens
@@ -126,13 +127,14 @@ class Updater:
         """(loss, gradient norm) of one mini-batch; the step is left out, and counted, where either is not finite."""
         lr = self.optimizer.param_groups[0]["lr"]
         totals = totals_of(data, index)
-        micro_batches = self._shares(data, index)
+        share = shares(self.model, [data.row(i) for i in index])
+        micro_batches = self._shares(data, index, share)
         total = torch.zeros((), dtype=torch.float64, device=self.accelerator.device)
         self.optimizer.zero_grad(set_to_none=True)
         for i, (rows, real) in enumerate(micro_batches):
             last = i == len(micro_batches) - 1
             with nullcontext() if last else self.accelerator.no_sync(self.model):
-                loss = self._micro_step(data, rows, real, totals, sums, before_update)
+                loss = self._micro_step(data, rows, real, totals, sums, before_update, share)
             total += loss
         norm = self.accelerator.clip_grad_norm_(self.parameters, self.config.max_grad_norm)
         norm = float(norm) if norm is not None else 0.0
@@ -147,11 +149,18 @@ class Updater:
         return value, norm
 
     def _micro_step(
-        self, data: StepBatch, rows: list[int], real: bool, totals: Any, sums: TokenSums, before_update: bool
+        self,
+        data: StepBatch,
+        rows: list[int],
+        real: bool,
+        totals: Any,
+        sums: TokenSums,
+        before_update: bool,
+        share: bool,
     ) -> Tensor:
         """Forward and backward of one micro-batch; its share of the loss, detached."""
-        packed = PackedRows.from_rows([data.row(i) for i in rows], self.accelerator.device)
-        logp, entropy = self.model(packed.input_ids, packed.place, packed.target)
+        packed = PackedRows.from_rows([data.row(i) for i in rows], self.accelerator.device, share=share)
+        logp, entropy = self.model(*packed.inputs)
         batch, advantages = micro_batch(data, rows, packed, logp, entropy, totals)
         if not real:
             batch.mask = torch.zeros_like(batch.mask)
@@ -165,21 +174,15 @@ class Updater:
             note_tokens(data, rows, batch)
         return loss.detach().double()
 
-    def _shares(self, data: StepBatch, index: list[int]) -> list[tuple[list[int], bool]]:
+    def _shares(self, data: StepBatch, index: list[int], share: bool) -> list[tuple[list[int], bool]]:
         """This process's micro-batches: (rows, whether they count). Every process has the same number of them."""
-        world, rank = self.accelerator.num_processes, self.accelerator.process_index
-        trained = data.batch.lengths > 0
-        size = {i: len(data.samples[i].context) + len(data.samples[i]) for i in index}
-        order = sorted((i for i in index if bool(trained[i])), key=lambda i: (-size[i], i))
-        shares = []
-        for r in range(world):
-            mine = order[r::world]
-            shares.append(
-                [[mine[j] for j in b] for b in budget_batches([size[i] for i in mine], self.config.micro_batch_tokens)]
-            )
-        most = max(len(s) for s in shares)
-        own: list[tuple[list[int], bool]] = [(rows, True) for rows in shares[rank]]
-        return own + [([order[-1]], False)] * (most - len(own))
+        trained = [i for i in index if float(data.batch.lengths[i]) > 0]
+        rows = [data.row(i) for i in trained]
+        acc, budget = self.accelerator, self.config.micro_batch_tokens
+        of_process = process_shares(rows, budget, acc.num_processes, share=share)
+        own = [([trained[i] for i in batch], True) for batch in of_process[acc.process_index]]
+        shortest = min(trained, key=lambda i: (len(data.samples[i].context) + len(data.samples[i]), i), default=0)
+        return own + [([shortest], False)] * (max(map(len, of_process)) - len(own))
 
     def _skip(self, loss: float, norm: float, lr: float) -> None:
         self.optimizer.zero_grad(set_to_none=True)
