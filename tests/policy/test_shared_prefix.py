@@ -173,7 +173,7 @@ def mamba() -> Any:
 
 @pytest.mark.parametrize(
     ("make", "why"),
-    [(bloom, "it takes no position ids"), (gemma2, "its attention is eager, not sdpa"), (mamba, "its attention is eager, not sdpa")],
+    [(bloom, "its attention is eager, not sdpa"), (gemma2, "its attention is eager, not sdpa"), (mamba, "its attention is eager, not sdpa")],
 )  # fmt: skip
 def test_other_models_keep_the_padded_form(make: Any, why: str) -> None:
     """ALiBi, soft caps, recurrent states: scored as ever, and `true` says what is in the way."""
