@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-SECTIONS = ("Outcome", "Lengths", "Policy", "Optimisation", "Segments", "Held-out", "Time and cost", "Other")
+SECTIONS = ("Outcome", "Lengths", "Policy", "Optimisation", "Segments", "Held-out", "Time and cost", "Workers", "Other")
 
 _KNOWN: dict[str, tuple[str, str, str]] = {
     "reward_mean": ("Outcome", "reward, mean", "mean reward of the step's completions"),
@@ -61,7 +61,18 @@ _KNOWN: dict[str, tuple[str, str, str]] = {
     "seconds_other": ("Time and cost", "seconds, other", "scoring, advantages, logging"),
     "eval_seconds": ("Time and cost", "seconds, evaluation", "of each evaluation"),
     "slots_busy": ("Time and cost", "slots busy", "rows of the engine's batch that were in use, mean"),
-    "engine_steps": ("Time and cost", "engine steps", "decode steps in the step"),
+    "engine_steps": ("Time and cost", "engine steps", "decode steps in the step, of all workers"),
+    "version_lag": (
+        "Workers",
+        "version lag",
+        "weight versions by which trained samples are older than the policy, mean",
+    ),
+    "workers": ("Workers", "workers", "rollout workers that were there at the end of the rollouts"),
+    "worker_deaths": ("Workers", "workers that died", "in the step"),
+    "plans_repeated": ("Workers", "problems repeated", "unfinished ones of workers that died"),
+    "weights_bytes": ("Workers", "weights sent", "bytes put into the object store"),
+    "seconds_weights": ("Workers", "seconds, weights", "packing weights and putting them into the object store"),
+    "probe_deviation": ("Workers", "probe deviation", "largest difference of trainer and workers on fixed rows, nats"),
 }
 _HIDDEN = {"eval_best", "eval_k"}
 _PREFIXES = (
