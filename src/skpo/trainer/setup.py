@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -130,7 +130,7 @@ def verifier_pool(config: TrainConfig, problems: list[Problem]) -> VerifierPool:
     return pool
 
 
-def correction(config: TrainConfig) -> str | None:
+def correction(config: TrainConfig) -> Literal["tis", "mis", "icepop"] | None:
     """The sampler-trainer correction; `auto` is truncated importance sampling for rollouts a step ahead, and none otherwise."""
     chosen = config.optimizer.correction
     return ("tis" if config.rollout.ahead else None) if chosen == "auto" else chosen
