@@ -25,7 +25,7 @@ class Member:
     def start(self) -> None:
         """Make an actor and have it load the model."""
         self.actor: Any = make_actor(self.config, self.dry_run, self.number)
-        self.version: int | None = None
+        self.weights: Any = None  # those that it samples with, as a reference into the object store
         self.where, self.pid = "", 0
         self.flight: dict[int, None] = {}
         self.sent = self.begun = 0

@@ -91,7 +91,7 @@ class RolloutPool:
     def _drive(self, run: _Run) -> Iterator[tuple[int, Group]]:
         if self._running:
             raise SkpoError("the rollout pool is already running plans; finish or close that run first")
-        self._running = True
+        self._running, self._seen = True, time.monotonic()
         deaths = {m.number: m.deaths for m in self.members}
         try:
             self._start()
@@ -131,6 +131,9 @@ class RolloutPool:
         ray = import_ray()
         if not ray.is_initialized():
             return
+        closing = [m.actor.close.remote() for m in self.members if m.ready]
+        if closing:
+            ray.wait(closing, num_returns=len(closing), timeout=5.0)
         for member in self.members:
             member.kill()
         self._weights = None
@@ -191,7 +194,7 @@ class RolloutPool:
 
     def _serve(self, member: Member, run: _Run) -> None:
         """Have a worker take the run's weights, if it has others, and then its plans."""
-        if member.version != run.version:
+        if member.weights is not run.weights:
             member.call("load", run.number, run.weights)
         else:
             member.call("poll", run.number)
@@ -236,7 +239,7 @@ class RolloutPool:
                 self._serve(member, run)
             elif phase == "load":
                 self._check(member, answer, run)
-                member.version = run.version
+                member.weights = run.weights
                 self._serve(member, run)
             else:
                 groups += self._read(member, answer, run)

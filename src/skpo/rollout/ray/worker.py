@@ -122,9 +122,10 @@ class Worker:
         return report
 
     def close(self) -> None:
-        """End verifiers and engine before the process ends."""
-        self._own["judge"].pool.close()
-        self.engine.close()
+        """End verifiers and engine, and their processes, before this one ends."""
+        if hasattr(self, "_own"):
+            self._own["judge"].pool.close()
+            self.engine.close()
 
     def _has_news(self) -> bool:
         return bool(self._report.groups or self._report.error or (self._asked and not self._told))
@@ -157,17 +158,15 @@ class Worker:
                         self._changed.notify_all()
             except _CancelledError:
                 pass
-            except (
-                MemoryError,
-                torch.OutOfMemoryError,
-            ):  # the machine's fault, not the plan's: another worker may do it
-                traceback.print_exc()
+            except (MemoryError, torch.OutOfMemoryError):
+                traceback.print_exc()  # the machine's fault, not the plan's: another worker may do it
                 os._exit(1)
             except BaseException as error:
                 with self._changed:
-                    self._waiting.clear()
-                    self._report.error = _packed(error)
-                    self._changed.notify_all()
+                    if any(run == self._run for run, _ in self._open):
+                        self._waiting.clear()
+                        self._report.error = _packed(error)
+                        self._changed.notify_all()
 
     def _feed(self) -> Iterator[PlanRun | None]:
         """Plans for the engine as they come; None while there are none and others run; ends when told to."""
