@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-ray = pytest.importorskip("ray")
-
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
     """Ray on this machine, with room for four workers."""
+    ray = pytest.importorskip("ray")
     from rollout.ray.pools import SMALL
 
     with pytest.MonkeyPatch.context() as patch:

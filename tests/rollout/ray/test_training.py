@@ -11,10 +11,9 @@ import pytest
 
 from skpo.config import TrainConfig
 from skpo.errors import WorkersLostError
-from skpo.rollout.types import Group
+from skpo.rollout.ray.pool import RolloutPool
 from skpo.settings import load_config
 from skpo.trainer import Trainer
-from skpo.trainer.judge import Judge
 from skpo.trainer.metrics import read_metrics
 from skpo.trainer.progress import Progress
 from skpo.trainer.rollout_log import read_rollouts
@@ -23,7 +22,7 @@ from skpo.trainer.run import Run
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]
 
 SETTINGS = [
-    "steps=5", "problems_per_step=6", "group_size=4", "eval_every=0", "eval.limit=6", "eval.samples=1", "checkpoint.every=2",
+    "steps=5", "problems_per_step=8", "group_size=4", "eval_every=0", "eval.limit=6", "eval.samples=1", "checkpoint.every=2",
     "optimizer.mini_batches=2", "rollout.ray.restarts=9", "rollout.ray.start_timeout=600",
 ]  # fmt: skip
 COST = (
@@ -64,30 +63,32 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def kill_after_first_group(monkeypatch: pytest.MonkeyPatch, trainer: Trainer, steps: list[int]) -> list[int]:
-    """In each of these steps: SIGKILL for the worker with the most plans under way, once a group is in. Returns pids, as they die."""
+def kill_after_first_groups(monkeypatch: pytest.MonkeyPatch, trainer: Trainer, steps: list[int]) -> dict[int, int]:
+    """In each of these steps, once the first groups are in: SIGKILL for the worker with the most plans under way. Returns step -> pid,
+    as they die."""
     killed: dict[int, int] = {}
-    submit = Judge.submit
+    read = RolloutPool._read
 
-    def deadly(judge: Judge, group: Group) -> None:
-        submit(judge, group)
-        if trainer.step in steps and trainer.step not in killed:
-            victim = max(trainer.parts.engine.members, key=lambda m: len(m.flight))  # type: ignore[attr-defined]
-            assert victim.flight
+    def deadly(pool: RolloutPool, member: Any, report: Any, run: Any) -> Any:
+        groups = read(pool, member, report, run)
+        victim = max(pool.members, key=lambda m: len(m.flight))
+        evaluation = run.plans[0].plan.function.__name__ == "group_plan"
+        if groups and not evaluation and victim.flight and trainer.step in steps and trainer.step not in killed:
             killed[trainer.step] = victim.pid
             os.kill(victim.pid, signal.SIGKILL)
+        return groups
 
-    monkeypatch.setattr(Judge, "submit", deadly)
-    return killed  # type: ignore[return-value]
+    monkeypatch.setattr(RolloutPool, "_read", deadly)
+    return killed
 
 
 def test_a_worker_is_killed_in_every_step(plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     notes: list[str] = []
     monkeypatch.setattr(Progress, "note", lambda self, text: notes.append(text))
     trainer = Trainer(config(tmp_path / "killed", "engine=ray", "rollout.ray.workers=2"), quiet=True)
-    killed = kill_after_first_group(monkeypatch, trainer, [0, 1, 2, 3, 4])
+    killed = kill_after_first_groups(monkeypatch, trainer, [0, 1, 2, 3, 4])
     trainer.train()
-    assert len(killed) == 5
+    assert sorted(killed) == [0, 1, 2, 3, 4]
     assert sampled(tmp_path / "killed") == sampled(plain)
     assert [r.expected for r in numbers(plain)] == numbers(tmp_path / "killed")
     records = read_metrics(tmp_path / "killed")[1:]
@@ -102,7 +103,7 @@ def test_no_workers_left(plain: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     out = tmp_path / "lost"
     trainer = Trainer(config(out, "engine=ray", "rollout.ray.restarts=0", "checkpoint.every=0"), quiet=True)
     with monkeypatch.context() as patch:
-        kill_after_first_group(patch, trainer, [2])
+        kill_after_first_groups(patch, trainer, [2])
         with pytest.raises(WorkersLostError, match=rf"no rollout workers are left.*saved after step 2.*--resume {out}"):
             trainer.train()
     assert [p.name for p in (out / "checkpoints").iterdir()] == ["step-000002"]
