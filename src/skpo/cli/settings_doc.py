@@ -70,7 +70,7 @@ def _default(field: FieldInfo) -> str:
         return "required"
     value: Any = field.get_default(call_default_factory=True)
     if isinstance(value, dict):
-        value = value["name"]
+        value = value.get("name", value)
     return f"`{list(value) if isinstance(value, tuple) else show(value)}`"
 
 

@@ -30,6 +30,18 @@ def build_engine(
         from skpo.rollout.ray.pool import RolloutPool
 
         return RolloutPool(config, policy, dry_run=dry_run, tell=tell)
+    if config.rollout.engine == "vllm":
+        from skpo.rollout.vllm import VLLMEngine
+
+        return VLLMEngine(
+            policy.model,
+            eos_ids=policy.eos_ids,
+            slots=config.rollout.slots,
+            max_cache_tokens=config.rollout.max_cache_tokens,
+            device=device,
+            threads=config.threads,
+            settings=config.rollout.vllm,
+        )
     from skpo.rollout.embedded import EmbeddedEngine
 
     return EmbeddedEngine(

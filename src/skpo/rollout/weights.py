@@ -37,10 +37,10 @@ def load_weights(model: nn.Module, weights: Mapping[str, Any]) -> None:
 def checkpoint_tensors(model: Any) -> Iterator[tuple[str, Tensor]]:
     """(name, tensor) of a causal LM as its own checkpoint would hold them, one after the other; tied weights once.
 
-    Adapters of PEFT are added into the weights that they belong to, in the adapters' precision, without touching the model. Shards
-    of FSDP2 are gathered: then every process has to call this.
+    Adapters of PEFT, unless they are switched off, are added into the weights that they belong to, in float32, without touching the
+    model. Shards of FSDP2 are gathered: then every process has to call this.
     """
-    tuned = {}
+    tuned: dict[str, Any] = {}
     if hasattr(model, "peft_config"):
         from peft.tuners.lora import LoraLayer
 
@@ -53,7 +53,7 @@ def checkpoint_tensors(model: Any) -> Iterator[tuple[str, Tensor]]:
         value = whole(parameter)
         owner, _, last = name.rpartition(".")
         owner = owner.removesuffix(".base_layer")
-        if owner in tuned and last == "weight":
+        if owner in tuned and last == "weight" and not tuned[owner].disable_adapters:
             layer = tuned[owner]
             for adapter in layer.active_adapters:
                 value = (value.float() + layer.get_delta_weight(adapter).float()).to(value.dtype)

@@ -115,7 +115,7 @@ def build_parts(
         problems=problems,
         heldout=heldout,
         sampling=sampling,
-        recompute=must_recompute(config, sampling),
+        recompute=must_recompute(config, sampling, accelerator.device),
         reference_model=reference_model(config, algorithm, accelerator, dry_run),
         auxiliary=auxiliary_model(config, algorithm, accelerator, policy, updates, dry_run),
         notes=[*policy.notes, *notes, *padded_notes(scoring, config)],
@@ -136,9 +136,9 @@ def correction(config: TrainConfig) -> Literal["tis", "mis", "icepop"] | None:
     return ("tis" if config.rollout.ahead else None) if chosen == "auto" else chosen
 
 
-def must_recompute(config: TrainConfig, sampling: Sampling) -> bool:
+def must_recompute(config: TrainConfig, sampling: Sampling, device: torch.device) -> bool:
     """Whether the trainer scores behaviour log-probabilities itself: where the engine's belong to a truncated distribution, come from
-    another precision, or are to be corrected for."""
+    another precision, or are to be corrected for. vLLM's kernels on a GPU round in another way than the trainer's in any precision."""
     if correction(config) is not None:
         if config.optimizer.old_logp == "engine":
             raise ConfigError(
@@ -147,7 +147,11 @@ def must_recompute(config: TrainConfig, sampling: Sampling) -> bool:
             )
         return True
     if config.optimizer.old_logp == "auto":
-        return sampling.truncated or config.optimizer.precision != "fp32" or config.model.dtype != "float32"
+        vllm = config.rollout.engine == "vllm" and (
+            device.type != "cpu" or config.rollout.vllm.dtype not in ("auto", config.model.dtype)
+        )
+        float32 = config.optimizer.precision == "fp32" and config.model.dtype == "float32"
+        return sampling.truncated or vllm or not float32
     if config.optimizer.old_logp == "engine" and sampling.truncated:
         raise ConfigError(
             "optimizer.old_logp=engine needs rollout.top_p=1 and rollout.top_k=0: the trainer scores under the whole softmax, the "

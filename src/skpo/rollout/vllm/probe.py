@@ -1,0 +1,56 @@
+"""Proof that vLLM holds the trainer's weights: a few rows that both score after each change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+ROWS, TOKENS = 4, 24
+TOLERANCE, LOW_PRECISION_TOLERANCE = 0.01, 0.5  #: largest difference of a token, in nats: both float32; 16 bit
+
+
+def probe_rows(vocabulary: int, length: int) -> list[list[int]]:
+    """Fixed rows of token ids, drawn evenly, the same for every model with this vocabulary; at most `length` tokens each."""
+    ids = np.random.default_rng(0).integers(0, vocabulary, size=(ROWS, TOKENS))
+    return [row[:length] for row in ids.tolist()]
+
+
+@torch.no_grad()
+def trainer_scores(model: nn.Module, rows: Sequence[Sequence[int]]) -> np.ndarray:
+    """Log-probability at temperature 1 of every token but the first of each row, float32 [rows, tokens - 1]."""
+    ids = torch.tensor(rows, device=next(model.parameters()).device)
+    logits = model(input_ids=ids, use_cache=False).logits[:, :-1].float()
+    return logits.log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0].cpu().numpy()
+
+
+def gap(a: np.ndarray, b: np.ndarray) -> float:
+    """Largest difference, in nats; infinite where either is not finite."""
+    largest = float(np.abs(a - b).max())
+    return largest if np.isfinite(largest) else float("inf")
+
+
+@dataclass
+class Verdict:
+    """expected: the trainer's scores of this version; before: of the version before, if any; found: vLLM's."""
+
+    expected: np.ndarray
+    found: np.ndarray
+    before: np.ndarray | None
+    tolerance: float
+
+    @property
+    def deviation(self) -> float:
+        return gap(self.found, self.expected)
+
+    @property
+    def unmoved(self) -> bool:
+        """vLLM's scores are more than four times nearer to those of the version before, which rounding can't bring about."""
+        return self.before is not None and 4 * gap(self.found, self.before) < self.deviation
+
+    @property
+    def good(self) -> bool:
+        return self.deviation <= self.tolerance and not self.unmoved
