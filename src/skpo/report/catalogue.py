@@ -71,8 +71,8 @@ _KNOWN: dict[str, tuple[str, str, str]] = {
     "worker_deaths": ("Workers", "workers that died", "in the step"),
     "plans_repeated": ("Workers", "problems repeated", "unfinished ones of workers that died"),
     "weights_bytes": ("Workers", "weights sent", "bytes put into the object store"),
-    "seconds_weights": ("Workers", "seconds, weights", "packing weights and putting them into the object store"),
-    "probe_deviation": ("Workers", "probe deviation", "largest difference of trainer and workers on fixed rows, nats"),
+    "seconds_weights": ("Workers", "seconds, weights", "giving the engine new weights (vLLM: and proving it)"),
+    "probe_deviation": ("Workers", "probe deviation", "largest difference of trainer and engine on fixed rows, nats"),
 }
 _HIDDEN = {"eval_best", "eval_k"}
 _PREFIXES = (
