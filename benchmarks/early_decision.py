@@ -18,10 +18,12 @@ import argparse
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 BATCH, GROUP = 32, 8
+STORE = Path(__file__).parent.parent / "docs" / "results" / "early_decision.json"
 
 
 @dataclass(frozen=True)
@@ -149,29 +151,41 @@ TASKS = {
 }
 
 
+def study(seeds: int, steps: int = 25) -> list[dict[str, Any]]:
+    """Every task and algorithm: the arithmetic, and mean and standard error over seeds of the curve of `learn`."""
+    found = []
+    for name, task in TASKS.items():
+        for algorithm in ("grpo", "skpo", "skpo reliability"):
+            curves = np.stack([learn(task, algorithm, seed, steps) for seed in range(seeds)])
+            mean, error = curves.mean(0).round(4).tolist(), (curves.std(0, ddof=1) / np.sqrt(seeds)).round(4).tolist()
+            found.append(
+                {"task": name, **asdict(task), **task.shares(), "algorithm": algorithm, "curve": mean, "stderr": error}
+            )
+    return found
+
+
+def table(found: list[dict[str, Any]] | None = None, at: tuple[int, ...] = (10, 25)) -> str:
+    """Markdown of a study (default: the one in docs/results), ± one standard error over seeds."""
+    found = found or json.loads(STORE.read_text())
+    heads = [f"{what}, {n} steps" for what in ("right route", "right response") for n in at]
+    lines = [
+        f"| task | r | one verdict | mean of 8 | algorithm | {' | '.join(heads)} |",
+        "|---" * (5 + len(heads)) + "|",
+    ]
+    for row in found:
+        about = " | ".join(f"{row[key]:.2f}" for key in ("walk", "single", "mean"))
+        cells = " | ".join(f"{row['curve'][n][k]:.3f} ± {row['stderr'][n][k]:.3f}" for k in (0, 1) for n in at)
+        lines.append(f"| {row['task']} | {about} | {row['algorithm']} | {cells} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Expected learning of an early decision by GRPO and SKPO.")
-    parser.add_argument("--seeds", type=int, default=12)
+    parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    found = []
-    print(
-        "| task | walk | single | mean of 8 | information | algorithm | right route, 10 steps | 25 | right, 10 | 25 |"
-    )
-    print("|---|---|---|---|---|---|---|---|---|---|")
-    for name, task in TASKS.items():
-        s = task.shares()
-        for algorithm in ("grpo", "skpo", "skpo reliability"):
-            curves = np.stack([learn(task, algorithm, seed, 25) for seed in range(options.seeds)])
-            mean = curves.mean(0)
-            found.append({"task": name, **asdict(task), **s, "algorithm": algorithm, "curve": mean.round(4).tolist()})
-            about = " | ".join(f"{x:.2f}" for x in (s["walk"], s["single"], s["mean"], s["information"]))
-            print(
-                f"| {name} | {about} | {algorithm} | "
-                + " | ".join(f"{mean[n, k]:.3f}" for k in (0, 1) for n in (10, 25))
-                + " |",
-                flush=True,
-            )
+    found = study(options.seeds)
+    print(table(found))
     if options.json:
         options.json.write_text(json.dumps(found, indent=1) + "\n")
 

@@ -19,6 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from benchmarks import early_decision, fork_routes, segment_use
 from skpo.compare import table
 from skpo.compare.statistics import Outcome, interval
 
@@ -122,6 +123,12 @@ def build() -> Path:
         start=start,
         largest=largest,
         tokens=lambda name: f"{settings(name)['tokens']:,}",
+        routes_table=fork_routes.routes_table,
+        routes_plot=fork_routes.routes_plot,
+        accuracy_table=segment_use.accuracy_table,
+        spread_table=segment_use.spread_table,
+        signal=segment_use.signal,
+        decision_table=early_decision.table,
     )
     path = DOCS / "results.md"
     path.write_text(text)
