@@ -72,7 +72,7 @@ class RayConfig(Section):
 
     workers: int = Field(1, ge=1)
     """Rollout workers (of each training process); each holds an engine with weights of its own."""
-    engine: Literal["embedded"] = "embedded"
+    engine: Literal["embedded", "vllm"] = "embedded"
     """The engine of each worker."""
     address: str | None = None
     """Address of a running Ray cluster (`auto`, or `HOST:PORT`); None starts one on this machine for as long as the run lasts."""

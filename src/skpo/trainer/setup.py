@@ -147,8 +147,10 @@ def must_recompute(config: TrainConfig, sampling: Sampling, device: torch.device
             )
         return True
     if config.optimizer.old_logp == "auto":
-        vllm = config.rollout.engine == "vllm" and (
-            device.type != "cpu" or config.rollout.vllm.dtype not in ("auto", config.model.dtype)
+        r = config.rollout
+        gpus = device.type != "cpu" or (r.engine == "ray" and r.ray.gpus > 0)
+        vllm = "vllm" in (r.engine, r.ray.engine if r.engine == "ray" else "") and (
+            gpus or r.vllm.dtype not in ("auto", config.model.dtype)
         )
         float32 = config.optimizer.precision == "fp32" and config.model.dtype == "float32"
         return sampling.truncated or vllm or not float32

@@ -20,7 +20,7 @@ from skpo.policy.scoring import ScoringModel, score_rows
 from skpo.problems.base import Problem
 from skpo.rollout.embedded import EmbeddedEngine
 from skpo.rollout.plans import PlanContext, refine_plan
-from skpo.rollout.ray.arrival import arrived
+from skpo.rollout.probe import TOLERANCE, Verdict
 from skpo.rollout.ray.parcels import Weights, pack_run
 from skpo.rollout.types import Group, Plan, PlanRun, Request, plan_function
 from skpo.settings import load_config
@@ -110,15 +110,15 @@ def test_weights_that_did_not_arrive_are_found(lora: Told, monkeypatch: pytest.M
 
 def test_what_arrived_means() -> None:
     rng = np.random.default_rng(0)
-    old = [rng.normal(size=16) for _ in range(4)]
-    noise, step = [1e-6 * rng.normal(size=16) for _ in old], [1e-4 * rng.normal(size=16) for _ in old]
-    new = [o + s for o, s in zip(old, step, strict=True)]
-    assert arrived([n + e for n, e in zip(new, noise, strict=True)], new, old, torch.float32)
-    assert not arrived([o + e for o, e in zip(old, noise, strict=True)], new, old, torch.float32)
-    assert not arrived([n + 1 for n in new], new, None, torch.float32)
-    assert not arrived([n * np.nan for n in new], new, None, torch.bfloat16)
-    nearly = [o + 1e-7 * rng.normal(size=16) for o in old]  # an update smaller than rounding proves nothing
-    assert arrived([n + e for n, e in zip(nearly, noise, strict=True)], nearly, old, torch.float32)
+    old = rng.normal(size=(4, 16))
+    noise, step = 1e-6 * rng.normal(size=old.shape), 1e-4 * rng.normal(size=old.shape)
+    new = old + step
+    assert Verdict(new, new + noise, old, TOLERANCE).good
+    assert not Verdict(new, old + noise, old, TOLERANCE).good
+    assert not Verdict(new, new + 1, None, TOLERANCE).good
+    assert not Verdict(new, new * np.nan, None, TOLERANCE).good
+    nearly = old + 1e-7 * rng.normal(size=old.shape)  # an update smaller than rounding proves nothing
+    assert Verdict(nearly, nearly + noise, old, TOLERANCE).good
 
 
 def test_a_slow_worker_gets_no_new_problems(pair: Told, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,10 +11,11 @@ from math import ceil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from skpo.config import TrainConfig
 from skpo.errors import RunError, SkpoError, WorkersLostError
-from skpo.rollout.ray.arrival import arrived, deviation, probe
+from skpo.rollout import probe
 from skpo.rollout.ray.cluster import connect, import_ray
 from skpo.rollout.ray.member import Member
 from skpo.rollout.ray.parcels import Weights, pack_run
@@ -53,8 +54,11 @@ class RolloutPool:
         self._number = 0  # of the run
         self._running = self._closed = False
         self._weights: Any = None  # the newest version's, in the object store
-        self._expected: list[np.ndarray] | None = None  # the trainer's probe at that version
-        self._before: list[np.ndarray] | None = None  # and at the one before
+        self._rows = probe.probe_rows(policy.model.get_input_embeddings().weight.shape[0], probe.TOKENS)
+        self._expected: np.ndarray | None = None  # the trainer's scores of them at that version
+        self._before: np.ndarray | None = None  # and at the one before
+        full = next(policy.model.parameters()).dtype == torch.float32
+        self._tolerance = probe.TOLERANCE if full else probe.LOW_PRECISION_TOLERANCE
         self._seen = time.monotonic()  # when a worker was last there
         self._stats = EngineStats()
         self._more: dict[str, float] = {}
@@ -69,8 +73,7 @@ class RolloutPool:
         sent = Weights.of(named, version)
         self._before, self._expected = self._expected, None
         if weights is None:
-            model = self.policy.model
-            self._expected = probe(model, self.config.rollout.temperature, next(model.parameters()).device)
+            self._expected = probe.trainer_scores(self.policy.model, self._rows)
         self._weights, self.version = import_ray().put(sent), version
         self._count("weights_bytes", sent.bytes)
         self._count("seconds_weights", time.perf_counter() - begin)
@@ -195,7 +198,7 @@ class RolloutPool:
     def _serve(self, member: Member, run: _Run) -> None:
         """Have a worker take the run's weights, if it has others, and then its plans."""
         if member.weights is not run.weights:
-            member.call("load", run.number, run.weights)
+            member.call("load", run.number, run.weights, self._rows)
         else:
             member.call("poll", run.number)
 
@@ -257,17 +260,21 @@ class RolloutPool:
         member.call("poll", run.number)
         return report.groups
 
-    def _check(self, member: Member, found: list[np.ndarray], run: _Run) -> None:
+    def _check(self, member: Member, found: np.ndarray, run: _Run) -> None:
         """Compare a worker's probe with the trainer's. Raises RunError where its weights are not the trainer's."""
         if run.expected is None:
             return
-        gap = deviation(found, run.expected)
-        self._more["probe_deviation"] = max(self._more.get("probe_deviation", 0.0), gap)
-        dtype = next(self.policy.model.parameters()).dtype
-        if not arrived(found, run.expected, run.before, dtype):
+        verdict = probe.Verdict(run.expected, found, run.before, self._tolerance)
+        self._more["probe_deviation"] = max(self._more.get("probe_deviation", 0.0), verdict.deviation)
+        if not verdict.good:
             raise RunError(
-                f"rollout worker {member.number} does not sample from the trainer's weights of version {run.version}: on fixed "
-                f"rows its log-probabilities are off by {gap:.3g} nats. Is every node's model.path the same model?"
+                f"rollout worker {member.number} does not sample from the trainer's weights of version {run.version}: on fixed rows its "
+                f"log-probabilities are off by {verdict.deviation:.3g} nats. "
+                + (
+                    "The new weights did not arrive."
+                    if verdict.unmoved
+                    else "Is model.path the same model on every node?"
+                )
             )
 
     def _lost(self, member: Member, error: BaseException, run: _Run | None) -> None:

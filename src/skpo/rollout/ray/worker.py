@@ -16,8 +16,8 @@ import torch
 
 from skpo.config import TrainConfig
 from skpo.errors import RunError, SkpoError
+from skpo.rollout import probe
 from skpo.rollout.engines import build_engine
-from skpo.rollout.ray.arrival import probe
 from skpo.rollout.ray.parcels import Weights, unpack_run
 from skpo.rollout.types import EngineStats, PlanRun
 from skpo.rollout.weights import load_weights
@@ -84,8 +84,8 @@ class Worker:
         threading.Thread(target=self._serve, name="engine", daemon=True).start()
         return {"pid": os.getpid(), "host": os.uname().nodename}
 
-    def load(self, run: int, weights: Weights) -> list[np.ndarray]:
-        """Sample with these weights from now on. Returns the log-probabilities of the probe's rows under them (see `arrival`)."""
+    def load(self, run: int, weights: Weights, rows: list[list[int]]) -> np.ndarray:
+        """Sample with these weights from now on; returns the scores of the probe's rows under them."""
         with self._changed:
             self._newest(run)
             self._ended = True
@@ -95,7 +95,7 @@ class Worker:
             if run == self._run:  # else a later call of this method was faster
                 load_weights(self.policy.model, weights.tensors())
                 self.engine.update_weights(None, weights.version)
-        return probe(self.policy.model, self.config.rollout.temperature, self.device)
+        return probe.trainer_scores(self.policy.model, rows)
 
     def add(self, run: int, plans: list[tuple[int, bytes]]) -> None:
         """Take plans of the pool's run number `run`."""

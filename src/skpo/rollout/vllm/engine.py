@@ -15,9 +15,9 @@ import torch
 
 from skpo.config import VLLMConfig
 from skpo.errors import ModelError, SkpoError
+from skpo.rollout import probe
 from skpo.rollout.scheduler import Job, Scheduler
 from skpo.rollout.types import EngineStats, Group, PlanRun, Request, Sample
-from skpo.rollout.vllm import probe
 from skpo.rollout.vllm.adapters import Adapters
 from skpo.rollout.vllm.start import engine_arguments, reason, require_vllm, start
 from skpo.rollout.vllm.transfer import send, shared_folder

@@ -1,4 +1,4 @@
-"""Proof that vLLM holds the trainer's weights: a few rows that both score after each change."""
+"""Proof that an engine holds the trainer's weights: a few rows that both score after each change."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def gap(a: np.ndarray, b: np.ndarray) -> float:
 
 @dataclass
 class Verdict:
-    """expected: the trainer's scores of this version; before: of the version before, if any; found: vLLM's."""
+    """expected: the trainer's scores of this version; before: of the version before, if any; found: the engine's."""
 
     expected: np.ndarray
     found: np.ndarray
@@ -48,7 +48,7 @@ class Verdict:
 
     @property
     def unmoved(self) -> bool:
-        """vLLM's scores are more than four times nearer to those of the version before, which rounding can't bring about."""
+        """The engine's scores are more than four times nearer to those of the version before, which rounding can't bring about."""
         return self.before is not None and 4 * gap(self.found, self.before) < self.deviation
 
     @property
