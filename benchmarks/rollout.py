@@ -183,11 +183,11 @@ def compare(case: Case, options: Options, model: PreTrainedModel) -> tuple[dict[
 
 
 CASES = (
-    Case("4M", "exponential", 16, 8, (32, 96), 8, 64, 256, 64, (16, 32, 64)),
-    Case("135M", "exponential", 8, 8, (32, 96), 4, 16, 64, 32, (16, 32)),
-    Case("4M", "lognormal", 16, 8, (32, 96), 8, 64, 256, 64, (32, 64)),
-    Case("4M", "uniform", 16, 8, (32, 96), 8, 0, 128, 64, (32, 64)),
-    Case("135M", "uniform", 8, 8, (32, 96), 4, 0, 32, 32, (16, 32)),
+    Case("4M", "exponential", 32, 8, (32, 96), 8, 48, 192, 128, (32, 64)),
+    Case("135M", "exponential", 6, 8, (32, 96), 4, 16, 64, 24, (12, 24)),
+    Case("4M", "lognormal", 16, 8, (32, 96), 8, 48, 192, 64, (32,)),
+    Case("4M", "uniform", 16, 8, (32, 96), 8, 0, 96, 64, (32, 64)),
+    Case("135M", "uniform", 6, 8, (32, 96), 4, 0, 32, 24, (12, 24)),
 )
 QUICK = (
     Case("4M", "exponential", 6, 8, (16, 32), 4, 16, 64, 24, (24,)),

@@ -18,11 +18,11 @@ from benchmarks.trainers import hush, skpo_run, word_model, word_problems
 
 SWEEPS: dict[str, tuple[str, tuple[int, ...]]] = {
     "group size": ("group_size", (2, 4, 8, 16)),
-    "problems per step": ("problems_per_step", (2, 4, 8, 16)),
+    "problems per step": ("problems_per_step", (1, 2, 4, 8)),
     "response length": ("rollout.max_completion_tokens", (32, 64, 128, 256)),
 }
-FIXED = {"group_size": 8, "problems_per_step": 4, "rollout.max_completion_tokens": 64}
-QUICK = {"group_size": 2, "problems_per_step": 2, "rollout.max_completion_tokens": 16}
+FIXED = {"group_size": 8, "problems_per_step": 2, "rollout.max_completion_tokens": 64}
+QUICK = {"group_size": 2, "problems_per_step": 1, "rollout.max_completion_tokens": 16}
 PROMPT = 64  # words
 
 
@@ -61,7 +61,7 @@ def main() -> None:
     hush()
     results: dict[str, dict[int, list[Turn]]] = {}
     for what, (key, sizes) in SWEEPS.items():
-        results[what] = sweep(key, tuple(s // 4 for s in sizes[1:]) if options.quick else sizes, options)
+        results[what] = sweep(key, tuple(s // 2 for s in sizes[1:]) if options.quick else sizes, options)
     k, error = fitted(results["response length"], "step")
     band = Spread(k, k - (error or 0.0), k + (error or 0.0), 1 if error is None else len(results["response length"]))
     report = Report(

@@ -201,8 +201,8 @@ def main() -> None:
     hush()
     model = build("4M")
     vocabulary = model.config.vocab_size
-    work = draw(4, 4, 24, 64, vocabulary) if options.quick else draw(32, 8, 64, 512, vocabulary)
-    slots, batch = (16, 16) if options.quick else (64, 32)
+    work = draw(4, 4, 24, 64, vocabulary) if options.quick else draw(16, 8, 48, 384, vocabulary)
+    slots, batch = (16, 16) if options.quick else (48, 32)
     one, two, generate = "single pass", "two passes, same engine", f"two passes, generate in batches of {batch}"
     sides = {
         one: single_pass(model, work, slots),
