@@ -3,9 +3,9 @@
     python -m benchmarks.performance               rebuild docs/performance.md
     python -m benchmarks.performance FILE ...      first take JSON files of benchmarks in, under their own names
 
-docs/results/performance/ keeps the files, docs/results/performance.md.jinja the text. In the template `has("NAME")` says
-whether docs/results/performance/NAME.json is there, `report("NAME")` is its content, and `section("NAME")` is its machine,
-command, tables, aims and notes in Markdown: a section appears once its file is there.
+docs/results/performance/ keeps the files, docs/results/performance.md.jinja the text. In the template `found("NAME", ...)` are
+those of the names whose NAME.json is there, `report("NAME")` is its content, and `section("NAME")` its command, headline, tables,
+aims, notes and machine in Markdown: a section appears once its file is there. `others()` are reports that the template doesn't name.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ DOCS = Path(__file__).parent.parent / "docs"
 STORE = DOCS / "results" / "performance"
 
 
-def has(name: str) -> bool:
-    """Whether a benchmark's results are there."""
-    return (STORE / f"{name}.json").exists()
+def found(*names: str) -> list[str]:
+    """Those of the names whose results are there."""
+    return [name for name in names if (STORE / f"{name}.json").exists()]
 
 
 def report(name: str) -> dict[str, Any]:
@@ -60,6 +60,12 @@ def machine(data: Mapping[str, Any]) -> str:
     return ", ".join([*facts, *([clock] if clock else []), str(data["date"])])
 
 
+def others(text: str) -> list[str]:
+    """Reports that a template's text doesn't name."""
+    names = sorted(path.stem for path in STORE.glob("*.json"))
+    return [name for name in names if f'"{name}"' not in text and "tables" in report(name)]
+
+
 def build() -> Path:
     """Fill the template; returns docs/performance.md."""
     import jinja2
@@ -67,9 +73,13 @@ def build() -> Path:
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined, keep_trailing_newline=True, trim_blocks=True, lstrip_blocks=True
     )
-    template = environment.from_string((DOCS / "results" / "performance.md.jinja").read_text())
+    text = (DOCS / "results" / "performance.md.jinja").read_text()
     path = DOCS / "performance.md"
-    path.write_text(template.render(has=has, report=report, section=section, number=number))
+    path.write_text(
+        environment.from_string(text).render(
+            found=found, report=report, section=section, number=number, others=lambda: others(text)
+        )
+    )
     return path
 
 

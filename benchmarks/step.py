@@ -48,8 +48,8 @@ class Work:
 
 WORKS = (
     Work("chain", 32, 8, 128, 2.0),
-    Work("tail", 8, 8, 256, 3.0, prompt=32, mean=64),
-    Work("prompts", 8, 8, 128, 3.0, prompt=128),
+    Work("tail", 4, 8, 256, 3.0, prompt=32, mean=64),
+    Work("prompts", 4, 8, 128, 3.0, prompt=128),
 )
 QUICK = (Work("chain", 4, 4, 96, 2.0), Work("tail", 2, 4, 48, 3.0, prompt=16, mean=16))
 
@@ -155,7 +155,7 @@ def compare(work: Work, options: Options) -> tuple[dict[str, list[Turn]], str]:
         timed: dict[str, list[Turn]] = {}
         theirs = [name for name in sides if name != "skpo"]
         if len(theirs) > 1:
-            timed = by_turns({n: sides[n] for n in theirs}, replace(options, repeats=1))
+            timed = by_turns({n: sides[n] for n in theirs}, replace(options, repeats=1), warm=0)
         best = max(theirs, key=lambda n: timed[n][0].rate()) if timed else theirs[0]
         return timed | by_turns({"skpo": ours, best: sides[best]}, options), best
 
@@ -164,7 +164,7 @@ def main() -> None:
     def more(parser: Any) -> None:
         parser.add_argument("--work", choices=[w.name for w in WORKS], help="only this work")
 
-    options = parse(__doc__, more)
+    options = parse(__doc__, more, repeats=3)
     if find_spec("trl") is None:
         raise SystemExit(MISSING)
     hush()

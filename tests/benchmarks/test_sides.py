@@ -31,10 +31,11 @@ def test_engine_and_generate_make_every_row_as_long_as_its_budget() -> None:
     for side in (rollout.engine_side(model, work, 4), rollout.generate_side(model, work, 4)):
         counts = side()
         assert counts["tokens"] == work.tokens
-        assert 0 < counts["busy"] <= 1
+        assert 0 < counts["used"] <= 1
+    assert rollout.engine_side(model, work, 4)()["used"] == 1
     # rows 0-3 run to the longest of them, then rows 4 and 5
     flat = work.budgets.ravel()
-    assert rollout.generate_side(model, work, 4)()["busy"] == pytest.approx(
+    assert rollout.generate_side(model, work, 4)()["used"] == pytest.approx(
         work.tokens / (4 * flat[:4].max() + 2 * flat[4:].max())
     )
 
