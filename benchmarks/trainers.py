@@ -19,7 +19,8 @@ class Stepper:
     """A run in a thread of its own that does one step whenever it is called, and waits otherwise.
 
     run: the whole run; it calls the function that it is given before each step, with the counts of the step before. A step's time
-    includes all that the run does between two of these calls. Leaving the `with` block ends the run.
+    includes all that the run does between two of these calls. Leaving the `with` block ends the run. Accelerate keeps its state of
+    gradient accumulation once for a process; here every run has its own.
     """
 
     def __init__(self, run: Callable[[Callable[[Step | None], None]], Any], threads: int) -> None:
@@ -55,15 +56,23 @@ class Stepper:
             raise self._error
 
     def _gate(self, counts: Step | None) -> None:
-        self._last = counts
+        from accelerate.state import GradientState
+
+        shared = GradientState._shared_state
+        own, self._last = dict(shared), counts
         self._done.release()
         self._go.acquire()
+        shared.clear()
+        shared.update(own)
         if self._stop:
             raise _Ended
 
     def _main(self) -> None:
+        from accelerate.state import GradientState
+
         try:
             set_threads(self._threads)
+            GradientState._shared_state.clear()
             self._run(self._gate)
             raise RuntimeError("the run ended before the benchmark did")
         except _Ended:

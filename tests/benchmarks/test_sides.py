@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from benchmarks import rollout, skpo_cost
 from benchmarks.common import Options
@@ -77,6 +80,31 @@ def test_stepper_does_one_step_a_call_and_ends_with_its_block() -> None:
         assert [step()["tokens"] for _ in range(3)] == [0.0, 1.0, 2.0]
     assert seen == [0, 1, 2]
     assert not step._thread.is_alive()
+
+
+def test_steppers_do_not_share_gradient_accumulation() -> None:
+    """A run that is between two micro-batches must not make another one's optimiser wait."""
+    from accelerate import Accelerator
+    from accelerate.state import GradientState
+
+    seen: dict[str, list[bool]] = {"whole": [], "parts": []}
+
+    def run(name: str, parts: int, gate: Callable[[Any], None]) -> None:
+        accelerator = Accelerator(cpu=True, gradient_accumulation_steps=parts)
+        model = torch.nn.Linear(1, 1)
+        for _ in range(20):
+            with accelerator.accumulate(model):
+                gate({})
+                seen[name].append(GradientState().sync_gradients)
+
+    with (
+        Stepper(lambda gate: run("whole", 1, gate), 1) as whole,
+        Stepper(lambda gate: run("parts", 2, gate), 1) as parts,
+    ):
+        for _ in range(4):
+            whole(), parts()
+    assert seen["whole"] == [True] * 4
+    assert seen["parts"] == [False, True] * 2
 
 
 def test_stepper_raises_what_its_run_raises() -> None:
