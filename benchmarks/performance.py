@@ -2,6 +2,8 @@
 
     python -m benchmarks.performance               rebuild docs/performance.md
     python -m benchmarks.performance FILE ...      first take JSON files of benchmarks in, under their own names
+    python -m benchmarks.performance --run NAME ...  first make NAME.json anew, as RUNS says; without a NAME, all of them (an idle
+                                                     machine, under an hour)
 
 docs/results/performance/ keeps the files, docs/results/performance.md.jinja the text. In the template `found("NAME", ...)` are
 those of the names whose NAME.json is there, `report("NAME")` is its content, and `section("NAME")` its command, headline, tables,
@@ -10,8 +12,10 @@ aims, notes and machine in Markdown: a section appears once its file is there. `
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,6 +25,18 @@ from benchmarks.common import aim, number
 
 DOCS = Path(__file__).parent.parent / "docs"
 STORE = DOCS / "results" / "performance"
+#: name of a results file -> the benchmark and its options
+RUNS = {
+    "rollout_4M": ["rollout", "--shape", "4M", "--lengths", "exponential"],
+    "rollout_135M": ["rollout", "--shape", "135M", "--lengths", "exponential"],
+    "rollout_others": ["rollout", "--repeats", "2", "--lengths", "uniform"],
+    "step_chain": ["step", "--work", "chain"],
+    "step_tail": ["step", "--work", "tail"],
+    "step_prompts": ["step", "--work", "prompts"],
+    "skpo_cost": ["skpo_cost"],
+    "scaling": ["scaling"],
+    "decode_profile": ["decode_profile"],
+}
 
 
 def found(*names: str) -> list[str]:
@@ -91,9 +107,25 @@ def take_in(path: Path) -> None:
     shutil.copy(path, STORE / path.name)
 
 
+def run(name: str) -> None:
+    """Run the benchmark behind a results file and take its results in. Raises SystemExit where it fails."""
+    module, *options = RUNS[name]
+    STORE.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", f"benchmarks.{module}", *options, "--json", str(STORE / f"{name}.json")]
+    print(f"{name}: {' '.join(['python', *command[1:-2]])}", flush=True)
+    if (code := subprocess.run(command, cwd=DOCS.parent).returncode) != 0:
+        raise SystemExit(f"{name}: its benchmark ended with exit code {code}")
+
+
 def main() -> None:
-    for word in sys.argv[1:]:
-        take_in(Path(word))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", action="store_true", help="run benchmarks, all or those named")
+    parser.add_argument("names", nargs="*", metavar="FILE or NAME")
+    given = parser.parse_args()
+    if given.run and (unknown := [n for n in given.names if n not in RUNS]):
+        parser.error(f"no such results: {', '.join(unknown)}; there are {', '.join(RUNS)}")
+    for name in given.names or (list(RUNS) if given.run else []):
+        run(name) if given.run else take_in(Path(name))
     print(f"wrote {build()}")
 
 
