@@ -5,7 +5,7 @@
     python -m benchmarks.simulate                 the predictions: tables, and docs/images/simulate.png with --plot
 
 Compared are GRPO, SKPO in one pass (a problem's completions start when its own segments are in) and SKPO in two passes (all segments,
-then all completions). The measurements are in docs/results/performance/simulate-profile.json.
+then all completions). The measurements are in docs/results/simulate/profile.json.
 
 Modelled: plans pulled by workers that hold a few, slots, decode steps that cost by running rows and tokens attended to, contexts
 computed once for a group, verification in processes of its own, the update by token, the way of the weights to the workers, one step
@@ -18,7 +18,7 @@ from __future__ import annotations
 import argparse
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -30,9 +30,10 @@ from benchmarks.simulation.worker import Task
 from benchmarks.simulation.workload import LongTail, drawn
 
 DOCS = Path(__file__).parent.parent / "docs"
-PROFILE = DOCS / "results" / "performance" / "simulate-profile.json"
+PROFILE = DOCS / "results" / "simulate" / "profile.json"
 PLOT = DOCS / "images" / "simulate.png"
 HEADLINE = 64  #: workers
+DRAWS = 10  #: steps that a prediction is the mean of
 PARTS = ("broadcast", "rollout", "verify", "train", "other")
 TITLES = {"grpo": "GRPO", "skpo": "SKPO, one pass", "skpo two passes": "SKPO, two passes"}
 
@@ -73,7 +74,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--slots", type=int, default=64, help="long tail: rows of a worker")
     parser.add_argument("--in-flight", type=int, help="plans that a worker holds (default: slots / group size + 2)")
-    parser.add_argument("--trainers", type=int, default=8, help="processes that share the update")
+    parser.add_argument("--trainers", type=int, help="processes that share the update (default: as many as workers)")
     parser.add_argument("--verifiers", type=int, default=8, help="processes that score")
     parser.add_argument("--verify-seconds", type=float, default=0.01, help="long tail: seconds of an answer")
     parser.add_argument(
@@ -94,7 +95,7 @@ def counts(quick: bool) -> list[int]:
 def scenarios(profile: Profile, extra: Mapping[str, Any]) -> list[Scenario]:
     """The measured lengths at the measured speed, and a long tail at the speed of a larger model."""
     shared = {
-        "trainers": extra["trainers"], "verifiers": extra["verifiers"], "bandwidth": extra["bandwidth"],
+        "trainers": extra["trainers"] or 0, "verifiers": extra["verifiers"], "bandwidth": extra["bandwidth"],
         "slowdowns": tuple(extra["slowdown"]), "ahead": extra["ahead"],
     }  # fmt: skip
 
@@ -129,13 +130,10 @@ def predict(scenario: Scenario, workers: Sequence[int], problems: int, repeats: 
     for method in METHODS:
         draws = [scenario.source(method, problems, random.Random(seed)) for seed in range(repeats)]
         for count in workers:
-            cluster = Cluster(**{**_plain(scenario.cluster), "workers": count})
+            trainers = scenario.cluster.trainers or count
+            cluster = replace(scenario.cluster, workers=count, trainers=trainers)
             grid[method, count] = mean([simulate(d, cluster, barrier=method == "skpo two passes") for d in draws])
     return grid
-
-
-def _plain(cluster: Cluster) -> dict[str, Any]:
-    return {f.name: getattr(cluster, f.name) for f in fields(cluster)}
 
 
 def mean(steps: Sequence[Step]) -> Step:
@@ -147,7 +145,7 @@ def run(profile: Profile, options: Options) -> Report:
     """The predictions as a report."""
     extra = options.extra
     workers = counts(options.quick)
-    grids = {s.title: predict(s, workers, extra["problems"], options.repeats) for s in scenarios(profile, extra)}
+    grids = {s.title: predict(s, workers, extra["problems"], DRAWS) for s in scenarios(profile, extra)}
     last = list(grids.values())[-1]
     ratio = last["skpo two passes", HEADLINE].seconds / last["skpo", HEADLINE].seconds
     report = Report(
@@ -167,35 +165,39 @@ def run(profile: Profile, options: Options) -> Report:
 
 
 def tables(report: Report, title: str, grid: Grid, workers: Sequence[int]) -> None:
-    """Step times and utilisation of all methods; where the step's time goes with one pass."""
+    """Step times and utilisation of all methods; where the step's time goes."""
     rows = []
     for count in workers:
-        cells: list[Any] = [count]
-        for method in METHODS:
-            step = grid[method, count]
-            cells += [step.seconds, grid[method, workers[0]].seconds / step.seconds, f"{step.utilisation:.0%}"]
-        rows.append([*cells, grid["skpo two passes", count].seconds / grid["skpo", count].seconds])
-    heads = [f"{TITLES[m]}{what}" for m in METHODS for what in (": s a step", "; speed-up", "; busy")]
-    report.table(f"{title}: step time", ["workers", *heads, "two passes / one"], rows)
-    for method in METHODS:
-        steps = [(count, grid[method, count]) for count in workers]
-        report.table(
-            f"{title}, {TITLES[method]}: where the time goes, seconds",
-            ["workers", *PARTS, "hidden by ahead"],
-            [[count, *(getattr(s, p) for p in PARTS), s.hidden] for count, s in steps],
-        )
+        steps = [grid[method, count] for method in METHODS]
+        _, one, two = steps
+        ratios = [two.seconds / one.seconds, two.rollout / one.rollout]
+        gains = [grid[m, workers[0]].seconds / s.seconds for m, s in zip(METHODS, steps, strict=True)]
+        busy = [f"{s.utilisation:.0%}" for s in steps]
+        rows.append([count, *(s.seconds for s in steps), *gains, *busy, *ratios])
+    names = ["GRPO", "one pass", "two passes"]
+    heads = [f"{name}{what}" for what in (", s", ", speed-up", ", busy") for name in names]
+    report.table(f"{title}: step time", ["workers", *heads, "two / one: step", "two / one: rollouts"], rows)
+    report.table(
+        f"{title}: where a step's seconds go",
+        ["workers, method", *PARTS, "hidden by ahead"],
+        [
+            [f"{count}, {TITLES[m]}", *(getattr(grid[m, count], p) for p in PARTS), grid[m, count].hidden]
+            for count in workers
+            if count in (workers[0], 8, HEADLINE, workers[-1])
+            for m in METHODS
+        ],
+    )
 
 
 def main() -> None:
-    options = parse(__doc__, arguments, repeats=10)
+    options = parse(__doc__, arguments, repeats=3)
     extra = options.extra
     old = load(extra["profile"]) if extra["profile"].exists() else None
     if extra["measure"]:
         from benchmarks.simulation.measure import measure
 
         given = {name: Path(folder) for name, _, folder in (word.partition("=") for word in extra["runs"])}
-        repeats = 1 if options.quick else 3
-        profile = measure(extra["engines"].split(","), extra["steps"], repeats, options.quick, given, old)
+        profile = measure(extra["engines"].split(","), extra["steps"], options, given, old)
         profile.save(extra["profile"])
         print(f"wrote {extra['profile']}")
         return

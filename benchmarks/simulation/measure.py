@@ -7,14 +7,15 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import numpy as np
 
-from benchmarks.common import machine
-from benchmarks.simulation.fit import Timed, counted, fit, nonnegative
-from benchmarks.simulation.pool import roll_out, trained_tokens
+from benchmarks.common import Options, machine
+from benchmarks.simulation.fit import Timed, counted, fit
+from benchmarks.simulation.pool import trained_tokens
 from benchmarks.simulation.profile import EngineProfile, Profile, StepProfile
 from benchmarks.simulation.replay import engine, even, replay
 from benchmarks.simulation.worker import Stage, Task
@@ -35,6 +36,8 @@ def grid(name: str, quick: bool) -> Iterator[tuple[list[Task], int]]:
             for rows in KNOTS[name]:
                 for length in (1, 40) if quick else (1, 40, 80):
                     yield even(rows, length, context), 256
+        for rows, group in ((32, 1), (64, 1), (128, 2)):  # contexts of their own
+            yield even(rows, 40, 28, group), 256
         made = [(32, 1, 100, 256), (32, 1, 100, 64)]
         if not quick:
             made += [(32, 30, 74, 256), (8, 1, 100, 256), (24, 1, 200, 128), (32, 60, 100, 256), (16, 20, 60, 128)]
@@ -103,13 +106,17 @@ def engine_profile(name: str, repeats: int, quick: bool) -> EngineProfile:
     return EngineProfile(speed, error, len(runs), parameters, size, load)
 
 
-def train(algorithm: str, steps: int, out: Path, seed: int = 0, *more: str) -> Path:
-    """A short real run of the chain recipe without evaluation, in `out`; returns the folder."""
+def train(algorithm: str, steps: int, out: Path, seed: int = 0, *more: str, clock: str = "wall") -> Path:
+    """A short real run of the chain recipe without evaluation, in `out`; returns the folder.
+
+    clock: "cpu" writes this process's CPU seconds into its metrics, which others on the machine hardly move.
+    """
     from skpo import Trainer, load_config
 
     settings = [f"algorithm={algorithm}"] if algorithm != "skpo" else []
     settings += ["problems.heldout=null", "checkpoint.every=0", f"steps={steps}", f"seed={seed}", f"out={out}", *more]
-    Trainer(load_config(RECIPE, settings), quiet=True).train()
+    with patch("time.perf_counter", time.process_time if clock == "cpu" else time.perf_counter):
+        Trainer(load_config(RECIPE, settings), quiet=True).train()
     return out
 
 
@@ -120,21 +127,41 @@ def records(folder: Path) -> dict[int, dict[str, Any]]:
     return {r["step"]: r for r in read_metrics(folder) if r["step"] > 1}
 
 
-def step_profile(profile: Profile, folders: dict[str, Path]) -> StepProfile:
-    """The rest of a step, from real runs in one process: what the engine's fitted speed leaves of rollouts, training by token."""
-    cluster = profile.cluster("chain")
-    plan, other, token_rows, seconds = [], [], [], []
+def step_profile(folders: dict[str, Path]) -> StepProfile:
+    """The rest of a step, from real runs in one process: training by token, all else; and what plans and verdicts cost."""
+    seconds, trained, other = 0.0, 0, []
     for folder in folders.values():
         tasks = measured_tasks(folder)
         for step, record in records(folder).items():
-            plan.append((record["seconds_rollout"] - roll_out(tasks[step], cluster).seconds) / len(tasks[step]))
+            seconds += record["seconds_train"]
+            trained += sum(map(trained_tokens, tasks[step]))
             other.append(record["seconds_other"])
-            token_rows.append([1.0, sum(map(trained_tokens, tasks[step]))])
-            seconds.append(record["seconds_train"])
-    fixed, token = nonnegative(np.array(token_rows), np.array(seconds))
-    return StepProfile(
-        max(0.0, float(np.mean(plan))), verify_seconds(), float(fixed), float(token), float(np.mean(other))
-    )
+    return StepProfile(plan_seconds(), verify_seconds(), 0.0, seconds / trained, fmean(other))
+
+
+def plan_seconds(plans: int = 64, group: int = 8, length: int = 60) -> float:
+    """CPU seconds of the trainer's process for a finished plan: texts of its samples, and their way to the verifiers."""
+    from skpo.policy.loading import load_policy
+    from skpo.policy.prompts import PromptRenderer
+    from skpo.problems import load_problems
+    from skpo.rollout.types import Group, Sample
+    from skpo.settings import load_config
+    from skpo.trainer.judge import Judge
+    from skpo.verifiers.pool import VerifierPool
+
+    config = load_config(RECIPE)
+    policy = load_policy(config.model)
+    renderer = PromptRenderer(policy.tokenizer, config.model, policy.chat)
+    problem = load_problems(config.problems.train)[0]
+    tokens, logp = np.full(length, renderer.prompt_ids(problem)[-1]), np.zeros(length, np.float32)
+    with VerifierPool(workers=1) as pool:
+        judge = Judge(pool, renderer.decode, config.problems.verifier)
+        begin = time.process_time()
+        for _ in range(plans):
+            judge.submit(Group(problem, [Sample((), tokens, logp, True) for _ in range(group)]))
+        spent = time.process_time() - begin
+        judge.finish()
+    return spent / plans
 
 
 def verify_seconds(answers: int = 512) -> float:
@@ -157,21 +184,27 @@ def verify_seconds(answers: int = 512) -> float:
 
 
 def measure(
-    engines: Sequence[str], steps: int, repeats: int, quick: bool, given: dict[str, Path], old: Profile | None
+    engines: Sequence[str], steps: int, options: Options, given: dict[str, Path], old: Profile | None
 ) -> Profile:
     """A profile of this machine. given: algorithm -> folder of a finished chain run; what is missing is run for `steps` steps.
 
-    `old` keeps its engines that are not measured again.
+    Engines are timed on CPU time, real runs on the options' clock. `old` keeps its engines that are not measured again.
     """
     profile = Profile(engines=dict(old.engines) if old else {})
     for name in engines:
-        profile.engines[name] = engine_profile(name, repeats, quick)
+        profile.engines[name] = engine_profile(name, options.repeats, options.quick)
     with tempfile.TemporaryDirectory() as temporary:
-        folders = {name: given.get(name) or train(name, steps, Path(temporary) / name) for name in ("skpo", "grpo")}
+        here = Path(temporary)
+        folders = {
+            name: given.get(name) or train(name, steps, here / name, clock=options.clock) for name in ("skpo", "grpo")
+        }
         for name, folder in folders.items():
-            groups = [task for tasks in measured_tasks(folder).values() for task in tasks]
+            groups = [task for step, tasks in measured_tasks(folder).items() if step > 1 for task in tasks]
             every = max(1, len(groups) // KEPT_GROUPS)
             profile.tasks[name] = groups[::every][:KEPT_GROUPS]
-        profile.step = step_profile(profile, folders)
-    profile.facts = {"machine": machine(), "date": time.strftime("%Y-%m-%d"), "steps": steps}
+        profile.step = step_profile(folders)
+    profile.facts = {
+        "machine": machine(), "date": time.strftime("%Y-%m-%d"), "steps": steps, "repeats": options.repeats,
+        "clock": options.clock,
+    }  # fmt: skip
     return profile

@@ -22,7 +22,8 @@ class Cluster:
     workers, slots: rollout workers, and rows that each decodes at once.
     in_flight: unfinished plans that a worker holds at most; None: an even share of those left. queue: of these, plans that wait for slots.
     slowdowns: factor on each worker's times, repeated as needed; 1 is the speed that was measured.
-    plan: seconds of the trainer's process for a finished plan (its texts, its way to the verifiers).
+    plan: seconds of the trainer's process for a finished plan (its texts, its way to the verifiers); local: the one worker is in that
+        process, too, and stands still meanwhile.
     verifiers, verify: processes that score, and seconds that each answer takes.
     train, train_token, trainers: seconds of an update, plus seconds for each token of context and sample in it, shared by `trainers`.
     weights, load: bytes of one version, and seconds a worker takes to load them; bandwidth: bytes per second of one link; 0 weights: shared
@@ -37,6 +38,7 @@ class Cluster:
     queue: int = 4
     slowdowns: tuple[float, ...] = (1.0,)
     plan: float = 0.0
+    local: bool = False
     verifiers: int = 1
     verify: float = 0.0
     train: float = 0.0
@@ -63,7 +65,7 @@ class Rolled:
 @dataclass(frozen=True)
 class Step:
     """One predicted step, in seconds. verify: waited for verdicts after the last rollout. utilisation: share of the rollout phase in
-    which workers compute. hidden: seconds that `ahead` saves."""
+    which workers compute. hidden: seconds that `ahead` saves. decode_steps: of all workers; rows: in one of them."""
 
     seconds: float
     rollout: float
@@ -74,6 +76,8 @@ class Step:
     hidden: float
     utilisation: float
     tokens: int
+    decode_steps: int
+    rows: float
 
 
 def roll_out(tasks: Sequence[Task], cluster: Cluster) -> Rolled:
@@ -156,21 +160,26 @@ def broadcast(cluster: Cluster) -> float:
 
 
 def trained_tokens(task: Task) -> int:
-    """Tokens of a plan's training rows, contexts included: all completions, and one segment of every earlier stage."""
+    """Tokens that the update computes for a plan: all completions and one segment of every earlier stage, each context once
+    (`optimizer.shared_prefix`)."""
     rows = [(stage, stage.lengths[:1]) for stage in task[:-1]] + [(task[-1], task[-1].lengths)]
-    return sum(stage.context * len(lengths) + sum(lengths) for stage, lengths in rows)
+    return sum(stage.context + sum(lengths) for stage, lengths in rows)
 
 
 def simulate(tasks: Sequence[Task], cluster: Cluster, *, barrier: bool = False) -> Step:
     """One step on these tasks: weights out, rollouts, verdicts, update. `barrier`: two passes."""
     rolled = (two_passes if barrier else roll_out)(tasks, cluster)
     answers = [len(task[-1].lengths) for task in tasks]
-    rollout = rolled.seconds + cluster.plan * len(tasks)
+    if cluster.local:
+        rollout = rolled.seconds + cluster.plan * len(tasks)
+    else:
+        rollout = max(rolled.seconds, verified(rolled.ends, [1] * len(tasks), 1, cluster.plan))
     wait = max(0.0, verified(rolled.ends, answers, cluster.verifiers, cluster.verify) - rollout)
     train = (cluster.train + cluster.train_token * sum(map(trained_tokens, tasks))) / cluster.trainers
     out = broadcast(cluster)
     sampling = out + rollout + wait
     hidden = min(sampling, train) if cluster.ahead else 0.0
+    decode = sum(w.steps for w in rolled.work)
     return Step(
         seconds=sampling + train + cluster.other - hidden,
         rollout=rollout,
@@ -181,4 +190,6 @@ def simulate(tasks: Sequence[Task], cluster: Cluster, *, barrier: bool = False) 
         hidden=hidden,
         utilisation=sum(rolled.busy) / (cluster.workers * rolled.seconds) if rolled.seconds else 0.0,
         tokens=sum(w.tokens for w in rolled.work),
+        decode_steps=decode,
+        rows=sum(w.rows for w in rolled.work) / decode if decode else 0.0,
     )

@@ -32,7 +32,7 @@ class Speed:
     """Seconds of an engine's work.
 
     rows, step: a decode step of rows[i] rows takes step[i], apart from attention; linear between and beyond.
-    own, context: attention of one row to one sampled token, and to one token of its context.
+    own, context: attention of one row to one sampled token, and to one token of its context; group: a step's cost of one context in use.
     prefill, admission: one context token, and one round of starting rows.
     ended: one moment at which rows end. run: once per run (packing weights, first allocation).
     """
@@ -41,14 +41,16 @@ class Speed:
     step: tuple[float, ...]
     own: float = 0.0
     context: float = 0.0
+    group: float = 0.0
     prefill: float = 0.0
     admission: float = 0.0
     ended: float = 0.0
     run: float = 0.0
 
-    def decode(self, rows: int, steps: int, own: float, context: float) -> float:
-        """Seconds of `steps` decode steps of `rows` rows. own, context: tokens attended to, summed over rows and steps."""
-        return steps * self.bare_step(rows) + own * self.own + context * self.context
+    def decode(self, rows: int, steps: int, own: float, context: float, groups: float) -> float:
+        """Seconds of `steps` decode steps of `rows` rows. own, context: tokens attended to, summed over rows and steps; groups: contexts
+        in use, summed over steps."""
+        return steps * self.bare_step(rows) + own * self.own + context * self.context + groups * self.group
 
     def bare_step(self, rows: int) -> float:
         """Seconds of one step of `rows` rows without attention."""
@@ -66,6 +68,7 @@ class Work:
     by_rows: dict[int, int] = field(default_factory=dict)
     own: int = 0
     context: int = 0
+    groups: int = 0
     prefill: int = 0
     admissions: int = 0
     ended: int = 0
@@ -90,6 +93,7 @@ class _Job:
     stage: int
     started: int = 0
     waiting: int = 0
+    running: int = 0
 
     def __post_init__(self) -> None:
         self.waiting = len(self.now.lengths)
@@ -117,6 +121,7 @@ class Worker:
         self._rows: list[tuple[int, int, int, _Job]] = []  # heap of (last step, tie-break, step of the start, job)
         self._serial = count()
         self._starts = self._context = 0  # sums over running rows: steps of their starts, tokens of their contexts
+        self._groups = 0  # contexts of running rows
         self._later: deque[_Job] = deque()
         self._new: deque[_Job] = deque()
 
@@ -164,6 +169,8 @@ class Worker:
                 lengths = stage.lengths[job.started : job.started + self.free]
                 for length in lengths:
                     heappush(self._rows, (self._step + length - 1, next(self._serial), self._step, job))
+                self._groups += job.running == 0
+                job.running += len(lengths)
                 job.started += len(lengths)
                 self.waiting -= len(lengths)
                 self._starts += len(lengths) * self._step
@@ -183,14 +190,15 @@ class Worker:
         rows, steps = len(self._rows), self._rows[0][0] - self._step
         made = rows * (1 + self._step) - self._starts  # tokens of the running rows, which the next step attends to
         own = steps * made + rows * (steps * (steps - 1) // 2)
-        context = steps * self._context
+        context, groups = steps * self._context, steps * self._groups
         work = self.work
         work.by_rows[rows] = work.by_rows.get(rows, 0) + steps
         work.own += own
         work.context += context
+        work.groups += groups
         work.tokens += rows * steps
         self._step += steps
-        self._spend(self.speed.decode(rows, steps, own, context))
+        self._spend(self.speed.decode(rows, steps, own, context, groups))
 
     def _end(self) -> list[int]:
         """Take off the rows whose last token is drawn; starts their plans' next stages."""
@@ -199,6 +207,8 @@ class Worker:
             _, _, start, job = heappop(self._rows)
             self._starts -= start
             self._context -= job.now.context
+            job.running -= 1
+            self._groups -= job.running == 0
             job.waiting -= 1
             if job.waiting:
                 continue

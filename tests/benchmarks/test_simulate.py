@@ -44,12 +44,12 @@ def test_one_worker_two_rows() -> None:
 
     One step of two rows (1.5 s), two of one row (1 s each). Tokens attended to: own 1 + 1, then 2, then 3; context 3 + 3, 3, 3.
     """
-    speed = Speed((1, 2), (1.0, 1.5), own=0.001, context=0.0001, prefill=0.1, admission=0.03, ended=0.01)
+    speed = Speed((1, 2), (1.0, 1.5), own=0.001, context=0.0001, group=0.00001, prefill=0.1, admission=0.03, ended=0.01)
     rolled = roll_out([(Stage(3, (2, 4)),)], Cluster(speed, slots=8))
     work = rolled.work[0]
     assert work.by_rows == {2: 1, 1: 2}
-    assert (work.own, work.context, work.prefill, work.tokens) == (7, 12, 3, 6)
-    expected = 3 * 0.1 + 0.03 + 1.5 + 2 * 1.0 + 7 * 0.001 + 12 * 0.0001 + 2 * 0.01
+    assert (work.own, work.context, work.groups, work.prefill, work.tokens) == (7, 12, 3, 3, 6)
+    expected = 3 * 0.1 + 0.03 + 1.5 + 2 * 1.0 + 7 * 0.001 + 12 * 0.0001 + 3 * 0.00001 + 2 * 0.01
     assert rolled.seconds == pytest.approx(expected)
     assert rolled.ends == [rolled.seconds]
     assert rolled.busy == [pytest.approx(expected)]
@@ -190,9 +190,9 @@ def test_weights_travel() -> None:
 
 
 def test_tokens_of_the_update() -> None:
-    """GRPO: 2 rows of 10 context tokens and 3 + 4 of their own. SKPO: one segment of 5 behind 10, then 2 rows behind 15."""
-    assert trained_tokens((Stage(10, (3, 4)),)) == 2 * 10 + 7
-    assert trained_tokens((Stage(10, (5, 5)), Stage(15, (3, 4)))) == 10 + 5 + 2 * 15 + 7
+    """GRPO: rows of 3 and 4 tokens that share 10. SKPO: one segment of 5 behind 10, then rows of 3 and 4 that share 15."""
+    assert trained_tokens((Stage(10, (3, 4)),)) == 10 + 7
+    assert trained_tokens((Stage(10, (5, 5)), Stage(15, (3, 4)))) == 10 + 5 + 15 + 7
 
 
 def test_a_whole_step() -> None:
@@ -202,6 +202,14 @@ def test_a_whole_step() -> None:
     step = simulate(tasks, cluster)
     assert (step.broadcast, step.rollout, step.verify, step.train, step.other) == (2.0, 4.0, 3.0, 2.0, 0.25)
     assert (step.seconds, step.hidden, step.utilisation, step.tokens) == (11.25, 0.0, 1.0, 5)
+    assert (step.decode_steps, step.rows) == (4, 1.0)
+
+
+def test_finished_plans_cost_the_trainer() -> None:
+    """Plans end at 2 and 3 s, 5 s each. Beside workers: 2-7, 7-12. In the engine's own process: 3 + 5 + 5."""
+    tasks = [(Stage(1, (3,)),), (Stage(1, (4,)),)]
+    assert simulate(tasks, Cluster(SECOND, workers=2, plan=5.0)).rollout == 12.0
+    assert simulate(tasks, Cluster(SECOND, plan=5.0, local=True)).rollout == 13.0
 
 
 def test_one_step_ahead_hides_the_shorter_half() -> None:
@@ -219,8 +227,12 @@ def test_empty_tasks_are_refused() -> None:
 
 def test_fit_finds_the_prices_that_made_the_times() -> None:
     knots = (1, 4, 16)
-    true = Speed(knots, (1.0, 1.5, 5.0), own=0.02, context=0.003, prefill=0.04, admission=0.5, ended=0.25, run=2.0)
-    prices = np.array([*true.step, true.own, true.context, true.prefill, true.admission, true.ended, true.run])
+    true = Speed(
+        knots, (1.0, 1.5, 5.0), own=0.02, context=0.003, group=0.07, prefill=0.04, admission=0.5, ended=0.25, run=2.0
+    )
+    prices = np.array(
+        [*true.step, true.own, true.context, true.group, true.prefill, true.admission, true.ended, true.run]
+    )
     works = [counted(made_tasks(seed, 2 + seed % 5, group, 30), slots) for seed in range(12) for group in (1, 4) for slots in (2, 16)]  # fmt: skip
     found, error = fit([Timed(w, float(features(w, knots) @ prices)) for w in works], knots)
     assert error < 1e-6
@@ -230,8 +242,12 @@ def test_fit_finds_the_prices_that_made_the_times() -> None:
 
 def test_the_model_charges_what_the_fit_counts() -> None:
     knots = (1, 4, 16)
-    speed = Speed(knots, (1.0, 1.5, 5.0), own=0.02, context=0.003, prefill=0.04, admission=0.5, ended=0.25, run=2.0)
-    prices = np.array([*speed.step, speed.own, speed.context, speed.prefill, speed.admission, speed.ended, speed.run])
+    speed = Speed(
+        knots, (1.0, 1.5, 5.0), own=0.02, context=0.003, group=0.07, prefill=0.04, admission=0.5, ended=0.25, run=2.0
+    )
+    prices = np.array(
+        [*speed.step, speed.own, speed.context, speed.group, speed.prefill, speed.admission, speed.ended, speed.run]
+    )
     tasks = made_tasks(5)
     rolled = roll_out(tasks, Cluster(speed, slots=6))
     assert rolled.seconds == pytest.approx(float(features(rolled.work[0], knots) @ prices))
