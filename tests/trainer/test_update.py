@@ -28,8 +28,9 @@ def make_groups(model: torch.nn.Module, problems: int = 3, n: int = 4) -> list[G
     groups = []
     for p in range(problems):
         samples = []
+        shared = tuple(int(x) for x in rng.integers(3, 60, size=4 + p))
         for i in range(n + 1):
-            context = tuple(int(x) for x in rng.integers(3, 60, size=4 + p))
+            context = shared if i < n else shared[1:]
             tokens = rng.integers(3, 60, size=rng.integers(1, 12))
             samples.append(
                 Sample(context, tokens, np.zeros(len(tokens), np.float32), True, score=float(rng.integers(0, 2)))
@@ -116,6 +117,71 @@ def test_ratio_is_one_before_the_first_update(name: str) -> None:
     assert metrics["ratio_max"] == pytest.approx(1, abs=1e-5)
     assert metrics["ratio_min"] == pytest.approx(1, abs=1e-5)
     assert metrics["kl_old"] < 1e-9
+
+
+def idle_gradient(name: str, *, algorithm: Any = None, plain: bool) -> tuple[torch.Tensor, dict[str, float], Updater]:
+    """(gradient, metrics, updater) of a batch off policy, in which the second problem's rows have no advantage; `plain`: all rows get a
+    backward pass."""
+    model = tiny_model("llama")
+    algorithm = algorithm or get_algorithm(name, **({"length": 20} if name == "dr_grpo" else {}))
+    data = make_data(algorithm, make_groups(model))
+    data.advantages[data.rows_of_group[1]] = 0.0
+    with torch.no_grad():
+        for p in model.parameters():
+            p += 0.02 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1))
+    before = torch.cat([p.detach().clone().flatten() for p in model.parameters()])
+    up = updater(model, algorithm, micro_batch_tokens=60)
+    if plain:
+        up._idle_rows = lambda data, index: ([], index)  # type: ignore[method-assign]
+    metrics = up.step(data, 0)
+    return before - torch.cat([p.detach().flatten() for p in model.parameters()]), metrics, up
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_rows_without_advantage_are_scored_without_a_backward_pass(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They change neither the gradient nor any metric."""
+    tokens = {True: 0, False: 0}
+    forward = ScoringModel.forward
+
+    def counted(self: ScoringModel, *args: Any) -> Any:
+        tokens[torch.is_grad_enabled()] += len(args[2])
+        return forward(self, *args)
+
+    expected, expected_metrics, _ = idle_gradient(name, plain=True)
+    monkeypatch.setattr(ScoringModel, "forward", counted)
+    actual, metrics, up = idle_gradient(name, plain=False)
+    assert expected.norm() > 1e-3
+    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=0)
+    assert metrics == {k: pytest.approx(v, abs=2e-5) for k, v in expected_metrics.items()}
+    assert metrics["ratio_max"] > 1.01
+    assert up.idle_rows_are_silent
+    assert 0 < tokens[True] < metrics["tokens_trained"]
+
+
+def test_a_loss_that_reads_rows_without_advantage_is_noticed() -> None:
+    class Pull(type(get_algorithm("grpo"))):  # type: ignore[misc]
+        """GRPO with a term that no advantage multiplies, and that is not declared."""
+
+        def loss(self, batch: Any, advantages: torch.Tensor) -> tuple[torch.Tensor, dict[str, float]]:
+            loss, metrics = super().loss(batch, advantages)
+            return loss - (batch.logp * batch.mask).sum() / 50, metrics
+
+    expected, expected_metrics, _ = idle_gradient("pull", algorithm=Pull(), plain=True)
+    actual, metrics, up = idle_gradient("pull", algorithm=Pull(), plain=False)
+    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=0)
+    assert metrics == {k: pytest.approx(v, abs=2e-5) for k, v in expected_metrics.items()}
+    assert not up.idle_rows_are_silent
+
+
+def test_nothing_but_rows_without_advantage_still_takes_an_optimiser_step() -> None:
+    """A gradient of zeros, not none: momentum and weight decay act on it."""
+    model = tiny_model("llama")
+    algorithm = get_algorithm("grpo")
+    data = make_data(algorithm, make_groups(model))
+    data.advantages = torch.zeros_like(data.advantages)
+    up = updater(model, algorithm)
+    assert up.step(data, 0)["grad_norm"] == 0
+    assert all(p.grad is not None for p in model.parameters())
 
 
 def test_mini_batches_move_off_policy() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,9 +13,10 @@ from torch import Tensor
 from skpo.algorithms.base import Algorithm
 from skpo.config import OptimizerConfig
 from skpo.errors import RunError
-from skpo.losses import TokenBatch, kl_estimate
+from skpo.losses import TokenBatch, Totals, kl_estimate
 from skpo.policy.budget import process_shares
 from skpo.policy.scoring import PackedRows, shares
+from skpo.policy.shared_prefix import trees
 from skpo.rollout.types import derive_seed
 from skpo.trainer.batch import StepBatch, micro_batch, split_minibatches, totals_of
 from skpo.trainer.token_log import note_tokens
@@ -81,6 +83,17 @@ def _reduce(accelerator: Accelerator, values: dict[str, float], how: str) -> dic
     return dict(zip(values, reduced.tolist(), strict=True))
 
 
+@dataclass(frozen=True)
+class Work:
+    """What all micro-batches of a mini-batch share: the step's rows, the loss' denominators, whether rows share prefixes, and
+    whether no optimiser step came between sampling and scoring."""
+
+    data: StepBatch
+    totals: Totals
+    share: bool
+    before_update: bool
+
+
 class Updater:
     """Owns the optimiser and applies one step's rollouts to the policy.
 
@@ -103,6 +116,9 @@ class Updater:
         self.updates = 0  #: optimiser steps done in the whole run
         self.skipped = 0  #: optimiser steps left out because of non-finite numbers, in the whole run
         self.skipped_in_a_row = 0
+        self.idle_rows_are_silent = (
+            True  #: no row without an advantage had a gradient so far; scored without one till then
+        )
         self.keep_tokens = False  #: keep entropy and log-ratio of every token with its sample, for the rollout log
 
     def step(self, data: StepBatch, step: int) -> dict[str, float]:
@@ -126,16 +142,26 @@ class Updater:
     ) -> tuple[float, float]:
         """(loss, gradient norm) of one mini-batch; the step is left out, and counted, where either is not finite."""
         lr = self.optimizer.param_groups[0]["lr"]
-        totals = totals_of(data, index)
-        share = shares(self.model, [data.row(i) for i in index])
-        micro_batches = self._shares(data, index, share)
+        work = Work(data, totals_of(data, index), shares(self.model, [data.row(i) for i in index]), before_update)
+        idle, live = self._idle_rows(data, index)
+        idle_batches, micro_batches = self._shares(work, idle), self._shares(work, live)
         total = torch.zeros((), dtype=torch.float64, device=self.accelerator.device)
         self.optimizer.zero_grad(set_to_none=True)
+        if idle_batches:
+            scored = self._without_gradient(work, idle_batches, sums)
+            if scored is None:
+                micro_batches = idle_batches + micro_batches
+            else:
+                total += scored
         for i, (rows, real) in enumerate(micro_batches):
             last = i == len(micro_batches) - 1
             with nullcontext() if last else self.accelerator.no_sync(self.model):
-                loss = self._micro_step(data, rows, real, totals, sums, before_update, share)
-            total += loss
+                logp, entropy, packed = self._score(work, rows)
+                batch, loss, metrics = self._loss(work, rows, real, packed, logp, entropy)
+                # Accelerate averages gradients over processes; the denominators here are global, so the sum is what is wanted.
+                self.accelerator.backward(loss * self.accelerator.num_processes)
+            self._note(work, rows, real, batch, metrics, sums)
+            total += loss.detach().double()
         norm = self.accelerator.clip_grad_norm_(self.parameters, self.config.max_grad_norm)
         norm = float(norm) if norm is not None else 0.0
         value = float(self.accelerator.reduce(total, "sum")) if self.accelerator.num_processes > 1 else float(total)
@@ -148,41 +174,82 @@ class Updater:
         self.updates += 1
         return value, norm
 
-    def _micro_step(
-        self,
-        data: StepBatch,
-        rows: list[int],
-        real: bool,
-        totals: Any,
-        sums: TokenSums,
-        before_update: bool,
-        share: bool,
-    ) -> Tensor:
-        """Forward and backward of one micro-batch; its share of the loss, detached."""
-        packed = PackedRows.from_rows([data.row(i) for i in rows], self.accelerator.device, share=share)
+    def _score(self, work: Work, rows: list[int]) -> tuple[Tensor, Tensor, PackedRows]:
+        """(log-probabilities, entropies, layout) of one micro-batch."""
+        packed = PackedRows.from_rows([work.data.row(i) for i in rows], self.accelerator.device, share=work.share)
         logp, entropy = self.model(*packed.inputs)
-        batch, advantages = micro_batch(data, rows, packed, logp, entropy, totals)
+        return logp, entropy, packed
+
+    def _loss(
+        self, work: Work, rows: list[int], real: bool, packed: PackedRows, logp: Tensor, entropy: Tensor
+    ) -> tuple[TokenBatch, Tensor, dict[str, float]]:
+        """(padded batch, its share of the loss, metrics) of one micro-batch."""
+        batch, advantages = micro_batch(work.data, rows, packed, logp, entropy, work.totals)
         if not real:
             batch.mask = torch.zeros_like(batch.mask)
         loss, metrics = self.algorithm.full_loss(batch, advantages)
-        if not real:  # keeps processes in step: a pass that counts for nothing
-            loss, metrics = loss * 0.0, {}
-        # Accelerate averages gradients over processes; the denominators here are global, so the sum is what is wanted.
-        self.accelerator.backward(loss * self.accelerator.num_processes)
-        sums.add(batch, metrics, before_update=before_update)
-        if self.keep_tokens and real:
-            note_tokens(data, rows, batch)
-        return loss.detach().double()
+        # one that counts for nothing keeps processes in step
+        return (batch, loss, metrics) if real else (batch, loss * 0.0, {})
 
-    def _shares(self, data: StepBatch, index: list[int], share: bool) -> list[tuple[list[int], bool]]:
-        """This process's micro-batches: (rows, whether they count). Every process has the same number of them."""
+    def _note(
+        self, work: Work, rows: list[int], real: bool, batch: TokenBatch, metrics: dict[str, float], sums: TokenSums
+    ) -> None:
+        sums.add(batch, metrics, before_update=work.before_update)
+        if self.keep_tokens and real:
+            note_tokens(work.data, rows, batch)
+
+    def _idle_rows(self, data: StepBatch, index: list[int]) -> tuple[list[int], list[int]]:
+        """Trained rows of a mini-batch in two parts: those of contexts whose rows all have advantages of zero, from which no policy term
+        has a gradient, and the others. All are of the second kind where a penalty reads every row, or no row would be left there."""
         trained = [i for i in index if float(data.batch.lengths[i]) > 0]
-        rows = [data.row(i) for i in trained]
+        if self.algorithm.needs_reference:
+            return [], trained
+        zero = (data.advantages == 0).reshape(len(data.samples), -1).all(-1).tolist()
+        idle: set[int] = set()
+        for tree in trees([data.samples[i].context for i in trained]):
+            if all(zero[trained[j]] for j in tree):
+                idle.update(trained[j] for j in tree)
+        if len(idle) == len(trained):
+            return [], trained
+        return [i for i in trained if i in idle], [i for i in trained if i not in idle]
+
+    def _without_gradient(
+        self, work: Work, micro_batches: list[tuple[list[int], bool]], sums: TokenSums
+    ) -> Tensor | None:
+        """Score micro-batches whose gradient should be zero, and their share of the loss. That it is zero is seen from the loss' own
+        derivative by each log-probability; None, and nothing noted, where it isn't, in any process: they need a backward pass, too."""
+        if not self.idle_rows_are_silent:
+            return None
+        total = torch.zeros((), dtype=torch.float64, device=self.accelerator.device)
+        notes, silent = [], True
+        for rows, real in micro_batches:
+            with torch.no_grad():
+                logp, entropy, packed = self._score(work, rows)
+            logp = logp.detach().requires_grad_()
+            batch, loss, metrics = self._loss(work, rows, real, packed, logp, entropy)
+            if loss.requires_grad:
+                (gradient,) = torch.autograd.grad(loss, logp, allow_unused=True)
+                silent = silent and (gradient is None or not bool(gradient.any()))
+            batch.logp = batch.logp.detach()
+            notes.append((rows, real, batch, metrics))
+            total += loss.detach().double()
+        self.idle_rows_are_silent = _reduce(self.accelerator, {"loud": float(not silent)}, "max")["loud"] == 0
+        if not self.idle_rows_are_silent:
+            return None
+        for note in notes:
+            self._note(work, *note, sums)
+        return total
+
+    def _shares(self, work: Work, index: list[int]) -> list[tuple[list[int], bool]]:
+        """This process's micro-batches of rows: (rows, whether they count). Every process has the same number of them."""
+        if not index:
+            return []
+        rows = [work.data.row(i) for i in index]
         acc, budget = self.accelerator, self.config.micro_batch_tokens
-        of_process = process_shares(rows, budget, acc.num_processes, share=share)
-        own = [([trained[i] for i in batch], True) for batch in of_process[acc.process_index]]
-        shortest = min(trained, key=lambda i: (len(data.samples[i].context) + len(data.samples[i]), i), default=0)
-        return own + [([shortest], False)] * (max(map(len, of_process)) - len(own))
+        of_process = process_shares(rows, budget, acc.num_processes, share=work.share)
+        own = [([index[i] for i in batch], True) for batch in of_process[acc.process_index]]
+        shortest = min(range(len(rows)), key=lambda i: (len(rows[i][0]) + len(rows[i][1]), i))
+        return own + [([index[shortest]], False)] * (max(map(len, of_process)) - len(own))
 
     def _skip(self, loss: float, norm: float, lr: float) -> None:
         self.optimizer.zero_grad(set_to_none=True)
