@@ -155,8 +155,10 @@ def run(profile: Profile, options: Options) -> Report:
     for title, grid in grids.items():
         tables(report, title, grid, workers)
     report.note(
-        "Predicted, not measured: see --validate for how far the model is from real runs on one and two workers."
+        "Seconds are those of workers like the measured one: one CPU core. The 135 M model's update is priced like the chain model's, by the "
+        "number of weights, and shared by as many processes as there are workers, without the traffic between them."
     )
+    report.note("Predicted, not measured: `--validate` compares the model with real runs on one and two workers.")
     if extra["plot"]:
         from benchmarks.simulation.figure import draw
 

@@ -90,7 +90,10 @@ def engine_profile(name: str, repeats: int, quick: bool) -> EngineProfile:
     for _ in range(repeats):
         for (tasks, slots), work, times in zip(jobs, works, seconds, strict=True):
             taken, stats = replay(engine(model, slots), tasks, vocabulary)
-            assert (work.steps, work.rows, work.tokens) == (stats.steps, stats.rows, stats.generated_tokens)
+            assert (work.rows, work.tokens) == (stats.rows, stats.generated_tokens)
+            assert (
+                abs(work.steps - stats.steps) <= 0.01 * work.steps
+            )  # plans whose rows end in one step queue in either order
             work.prefill = (
                 stats.prefill_tokens
             )  # forced lengths are requests of one row: a context may be computed twice

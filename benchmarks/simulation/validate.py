@@ -108,7 +108,7 @@ def _mean(records: Sequence[Mapping[str, Any]], key: str) -> float:
 
 def validate(profile: Profile, options: Options, workers: Sequence[int]) -> Report:
     """Compare, and judge every time by the bar. workers: sizes of Ray pools to run, too."""
-    steps = 4 if options.quick else 6
+    steps = 4 if options.quick else 5
     again = replayed(profile, options.repeats)
     times, counts = trained(
         profile, steps, profile.cluster("chain", weights=0.0, local=True), "one process", options.clock
