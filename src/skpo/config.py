@@ -238,6 +238,13 @@ class TrainConfig(Section):
     seed: int = 0
     threads: int | None = Field(None, ge=1)
     """CPU threads of torch; None leaves its default. Two runs on two cores: set 1."""
+    processes: int = Field(1, ge=1)
+    """Training processes on this machine: one for each GPU (NCCL), or on its CPUs (gloo). Losses, gradients, samples and checkpoints do
+    not depend on it. Under `accelerate launch` or torchrun those who were launched take part, whatever stands here."""
+    distributed: Literal["ddp", "fsdp2"] = "ddp"
+    """How several processes train: each with all weights (`ddp`), or with a part of weights, gradients and optimiser state (`fsdp2`)."""
+    process_timeout: float = Field(3600.0, gt=0)
+    """Seconds that a process waits for another one before the run ends with an error."""
     track: Literal["wandb", "trackio", "tensorboard"] | None = None
     """Mirror the metrics to this tracker, through Accelerate."""
     rollout: RolloutConfig = RolloutConfig()

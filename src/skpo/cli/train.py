@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from skpo.trainer import TrainResult
 
 CONFIG = "config.yaml"  #: the settings a run folder keeps
+ELSEWHERE = (
+    "processes",
+    "distributed",
+    "process_timeout",
+)  #: settings that a run may be gone on with under other values
 
 
 def train(
@@ -35,6 +40,8 @@ def train(
     [bold]skpo train --resume runs/a[/bold] goes on with a run that was stopped; so does the same command again. A finished run
     prints its result.
     """
+    from skpo.trainer.processes import leave, rank
+
     config, going_on = read_settings(words or [], resume, dry_run)
     try:
         from skpo.trainer import Trainer
@@ -43,8 +50,10 @@ def train(
     except KeyboardInterrupt:
         typer.echo(f"\nstopped; resume with skpo train --resume {config.out}", err=True)
         raise typer.Exit(130) from None
-    for line in summary(result):
-        typer.echo(line)
+    if rank() == 0:
+        for line in summary(result):
+            typer.echo(line)
+    leave()
 
 
 def read_settings(words: list[str], resume: Path | None, dry_run: bool = False) -> tuple[TrainConfig, bool]:
@@ -55,6 +64,7 @@ def read_settings(words: list[str], resume: Path | None, dry_run: bool = False) 
     never touches the run's own folder.
     """
     from skpo.settings import load_config, validate_algorithm
+    from skpo.trainer.processes import decided_by_first
 
     recipe, overrides = (words[0], words[1:]) if words and is_recipe(words[0]) else (None, words)
     if resume is not None:
@@ -71,9 +81,9 @@ def read_settings(words: list[str], resume: Path | None, dry_run: bool = False) 
         )
     else:
         config = load_config(recipe, overrides)
-        going_on = not dry_run and same_run(config)
+        going_on = not dry_run and decided_by_first(config, lambda: same_run(config))
     validate_algorithm(config)
-    return (rehearsal(config), False) if dry_run else (config, going_on)
+    return (decided_by_first(config, lambda: rehearsal(config)), False) if dry_run else (config, going_on)
 
 
 def rehearsal(config: TrainConfig) -> TrainConfig:
@@ -103,14 +113,17 @@ def is_recipe(word: str) -> bool:
 
 
 def same_run(config: TrainConfig) -> bool:
-    """False where `config.out` holds no run, True where it holds one of the same settings; RunError for another."""
+    """False where `config.out` holds no run, True where it holds one of the same settings; RunError for another.
+
+    The number of processes may differ: results don't depend on it.
+    """
     from skpo.settings import load_config
 
     kept = config.out / CONFIG
     if not kept.is_file():
         return False
     old, new = flatten(load_config(kept).model_dump()), flatten(config.model_dump())
-    differing = [key for key in {**old, **new} if old.get(key) != new.get(key)]
+    differing = [key for key in {**old, **new} if old.get(key) != new.get(key) and key not in ELSEWHERE]
     if differing:
         shown = ", ".join(f"{key} ({old.get(key)} there, {new.get(key)} now)" for key in differing[:3])
         more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""

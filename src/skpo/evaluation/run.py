@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from skpo.evaluation.result import Evaluation
@@ -30,6 +30,18 @@ def run_evaluation(
     votes: compare answers, for maj@k. store: problems that it holds are not sampled again; the others are added to it as
     soon as they are scored.
     """
+    done = evaluated(
+        engine, renderer, judge, problems,
+        samples=samples, sampling=sampling, max_tokens=max_tokens, seed=seed, votes=votes, store=store, progress=progress,
+    )  # fmt: skip
+    return evaluation(name, samples, ks, problems, done)
+
+
+def evaluated(
+    engine: Engine, renderer: Any, judge: Judge, problems: Sequence[Problem], *, samples: int, sampling: Sampling, max_tokens: int,
+    seed: int = 0, votes: bool = False, store: SampleFile | None = None, progress: Progress | None = None,
+) -> dict[str, Answered]:  # fmt: skip
+    """What `run_evaluation` judges: the answers to every problem, by its id."""
     context = PlanContext(renderer, samples, max_tokens, sampling)
     done = dict(store.done) if store else {}
     todo = [p for p in problems if p.id not in done]
@@ -58,8 +70,7 @@ def run_evaluation(
         if store or progress:
             settle()
     settle()
-    kept = tuple(k for k in ks if k <= samples) or (1,)
-    return _evaluation(name, samples, kept, [done[p.id] for p in problems])
+    return done
 
 
 def _record(group: Group, votes: bool, default: str) -> Answered:
@@ -81,12 +92,16 @@ def _record(group: Group, votes: bool, default: str) -> Answered:
     )
 
 
-def _evaluation(name: str, samples: int, ks: tuple[int, ...], records: Sequence[Answered]) -> Evaluation:
+def evaluation(
+    name: str, samples: int, ks: Iterable[int], problems: Sequence[Problem], answered: Mapping[str, Answered]
+) -> Evaluation:
+    """Figures of the answers to `problems`, in their order."""
+    records = [answered[p.id] for p in problems]
     scores = {r.id: [score or 0.0 for score in r.scores] for r in records}
     return Evaluation(
         name=name,
         samples=samples,
-        ks=ks,
+        ks=tuple(k for k in ks if k <= samples) or (1,),
         scores=scores,
         correct={id: sum(score >= 1.0 - 1e-9 for score in found) for id, found in scores.items()},
         lengths=[length for r in records for length in r.lengths],

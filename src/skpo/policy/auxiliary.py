@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from skpo.config import OptimizerConfig
 from skpo.policy.budget import Row, micro_batches
-from skpo.policy.scoring import PackedRows, score_rows, shares
+from skpo.policy.scoring import PackedRows, shares
+from skpo.policy.spread import score_spread
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -79,9 +80,7 @@ class SideModel:
     def predict(self, rows: Sequence[Row], width: int) -> Tensor:
         """The module's output at every sampled token, [N, width] float32 on the CPU, 0 in the padding."""
         with self.accelerator.autocast():
-            values, _ = score_rows(
-                self.module, rows, device=self.accelerator.device, budget=self.config.micro_batch_tokens
-            )
+            values, _ = score_spread(self.accelerator, self.module, rows, budget=self.config.micro_batch_tokens)
         out = torch.zeros(len(rows), width)
         for i, row in enumerate(values):
             out[i, : len(row)] = torch.from_numpy(row)

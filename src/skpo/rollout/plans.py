@@ -176,7 +176,10 @@ def segment_stage(request: Request, highest: bool | None = None) -> Stage:
     highest: None keeps the one of median likelihood; True the one with the highest d(s), False the lowest.
     """
     cuts = [cut_segment(s) for s in (yield request)]
-    nll = [mean_nll(s) for s in cuts]
+    likelihood: dict[
+        bytes, float
+    ] = {}  # one for drafts of the same tokens: they differ by the rounding of their batches
+    nll = [likelihood.setdefault(s.tokens.tobytes(), mean_nll(s)) for s in cuts]
     chosen = median_index(nll) if highest is None else extreme_index(nll, highest)
     info = {"mean_nll": nll, "chosen": chosen, "chosen_rank": rank(nll, chosen)}
     return cuts[chosen], [c for i, c in enumerate(cuts) if i != chosen], info

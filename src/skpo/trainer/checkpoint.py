@@ -1,7 +1,7 @@
 """Checkpoints: everything a step depends on, written whole or not at all.
 
     checkpoints/step-000010/model/        weights and tokenizer, as plain transformers (or PEFT) loads them
-                            optimizer.pt  optimiser and schedule
+                            optimizer.pt  optimiser, its state by parameter name and whole, and schedule
                             auxiliary.pt  the algorithm's own model, where it has one: weights, optimiser, schedule
                             ahead.pt      rollouts of the next step, where they are begun a step ahead
                             state.json    trackers, sampler, position, random states, best score
@@ -51,8 +51,8 @@ def set_random_states(states: Mapping[str, Any]) -> None:
     kind, keys, place, gauss, cached = states["numpy"]
     np.random.set_state((kind, np.array(keys, dtype=np.uint32), place, gauss, cached))
     torch.set_rng_state(torch.tensor(states["torch"], dtype=torch.uint8))
-    if "cuda" in states and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all([torch.tensor(s, dtype=torch.uint8) for s in states["cuda"]])
+    for device, state in enumerate(states.get("cuda", [])[: torch.cuda.device_count()]):
+        torch.cuda.set_rng_state(torch.tensor(state, dtype=torch.uint8), device)
 
 
 class Checkpoints:
@@ -126,10 +126,10 @@ def read_state(path: Path) -> dict[str, Any]:
         raise RunError(f"{path}: not a readable checkpoint ({error}); delete it to go on from the one before") from None
 
 
-def read_optimizer(path: Path, device: torch.device | str = "cpu", name: str = "optimizer.pt") -> dict[str, Any]:
-    """`optimizer.pt` of a checkpoint (or another of its files of tensors)."""
+def read_optimizer(path: Path, name: str = "optimizer.pt") -> dict[str, Any]:
+    """`optimizer.pt` of a checkpoint (or another of its files of tensors), on the CPU."""
     try:
-        return torch.load(path / name, map_location=device, weights_only=True)
+        return torch.load(path / name, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError) as error:
         raise RunError(f"{path}: not a readable checkpoint ({error}); delete it to go on from the one before") from None
 

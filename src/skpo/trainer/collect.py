@@ -14,11 +14,13 @@ import numpy as np
 from skpo.algorithms.base import Algorithm
 from skpo.config import TrainConfig
 from skpo.curriculum import Sampler
-from skpo.evaluation import Evaluation, run_evaluation
+from skpo.evaluation import Evaluation
+from skpo.evaluation.run import evaluated, evaluation
 from skpo.problems.base import Problem
 from skpo.rollout.plans import PlanContext
 from skpo.rollout.types import EngineStats, Group, PlanRun, Sampling, derive_seed
 from skpo.trainer.judge import Judge, drop_unscored
+from skpo.trainer.processes import fail_together, merged, own_share
 
 if TYPE_CHECKING:
     from skpo.trainer.setup import Parts
@@ -136,14 +138,14 @@ class Collector:
     def _roll_out(self, problems: Sequence[Problem], step: int) -> list[Group]:
         """Groups of the problems, in their order, scored; gathered from all processes, each of which samples its share."""
         job: Future[tuple[dict[int, Group], EngineStats]] = Future()
-        job.set_result(self._sampled(problems, step)())
+        with fail_together(self.parts.accelerator):
+            job.set_result(self._sampled(problems, step)())
         self._taken.append(job.result()[1])
         return self._gathered(Ahead(step, len(problems), job))
 
     def _sampled(self, problems: Sequence[Problem], step: int) -> Callable[[], tuple[dict[int, Group], EngineStats]]:
         """A function that samples and scores this process's share: see `Ahead.job`. The plans are made now."""
-        accelerator = self.parts.accelerator
-        mine = list(range(len(problems)))[accelerator.process_index :: accelerator.num_processes]
+        mine = own_share(self.parts.accelerator, list(range(len(problems))))
         running = self.parts.engine.run([self._plan(problems[j], step) for j in mine])
 
         def sample() -> tuple[dict[int, Group], EngineStats]:
@@ -158,11 +160,9 @@ class Collector:
 
     def _gathered(self, rollouts: Ahead) -> list[Group]:
         """The groups of all processes, in the order of their problems."""
-        done = rollouts.job.result()[0]
-        if self.parts.accelerator.num_processes > 1:
-            from accelerate.utils import gather_object
-
-            done = dict(gather_object(list(done.items())))
+        with fail_together(self.parts.accelerator):
+            own = rollouts.job.result()[0]
+        done = merged(self.parts.accelerator, own)
         return [done[i] for i in range(rollouts.count)]
 
     def _plan(self, problem: Problem, step: int) -> PlanRun:
@@ -176,12 +176,15 @@ class Collector:
         return PlanRun(self.algorithm.plan(problem, context), seed)
 
     def _statistics(self) -> dict[str, float]:
-        taken, self._taken = self._taken, []
-        steps = sum(s.steps for s in taken)
+        """Counters of all processes' engines: prompt tokens in all, decode steps of the longest, rows per decode step of each."""
+        own, self._taken = self._taken, []
+        everyones = merged(self.parts.accelerator, {self.parts.accelerator.process_index: own}).values()
+        steps = [sum(s.steps for s in each) for each in everyones]
+        taken = [s for each in everyones for s in each]
         out: dict[str, float] = {
             "tokens_prefilled": sum(s.prefill_tokens for s in taken),
-            "engine_steps": steps,
-            "slots_busy": sum(s.rows for s in taken) / max(steps, 1),
+            "engine_steps": max(steps),
+            "slots_busy": sum(s.rows for s in taken) / max(sum(steps), 1),
         }
         for name in dict.fromkeys(name for s in taken for name in s.more):
             values = [s.more[name] for s in taken if name in s.more]
@@ -190,12 +193,14 @@ class Collector:
 
     def evaluate(self, problems: Sequence[Problem], samples: int, sampling: Sampling, max_tokens: int) -> Evaluation:
         """Held-out evaluation on the same engine, with the weights of now; its tokens are not the run's."""
-        self.settle()
-        ks = (1, samples)
-        result = run_evaluation(
-            self.parts.engine, self.parts.renderer, self.judge, problems,
-            samples=samples, sampling=sampling, max_tokens=max_tokens, ks=ks, seed=self.config.seed,
-        )  # fmt: skip
+        ks, accelerator = (1, samples), self.parts.accelerator
+        with fail_together(accelerator):
+            self.settle()
+            mine = evaluated(
+                self.parts.engine, self.parts.renderer, self.judge, own_share(accelerator, list(problems)),
+                samples=samples, sampling=sampling, max_tokens=max_tokens, seed=self.config.seed,
+            )  # fmt: skip
+        result = evaluation("held-out", samples, ks, problems, merged(accelerator, mine))
         self._taken.append(EngineStats(more=self.parts.engine.take_stats().more))
         return result
 

@@ -18,12 +18,13 @@ from skpo.curriculum import GaussianSampler, Sampler, TrackedSampler
 from skpo.errors import ConfigError, WorkersLostError
 from skpo.losses import masked_mean
 from skpo.policy.budget import Row
-from skpo.policy.scoring import score_rows
+from skpo.policy.spread import score_spread
 from skpo.problems.base import Problem
 from skpo.rollout.types import Group, Sampling
 from skpo.trainer.ahead import read_ahead
 from skpo.trainer.batch import StepBatch, pad, step_batch
 from skpo.trainer.collect import Collector, Rollout
+from skpo.trainer.processes import world_size
 from skpo.trainer.report import failure_counts, rollout_metrics
 from skpo.trainer.run import Run
 from skpo.trainer.setup import Parts, build_parts, correction
@@ -58,7 +59,14 @@ class Trainer:
         self.totals: dict[str, float] = {"generated": 0, "trained": 0, "eval_generated": 0}
 
     def train(self) -> TrainResult:
-        """Run (or go on) to the last step; returns accuracies before, after and best."""
+        """Run (or go on) to the last step; returns accuracies before, after and best.
+
+        With `processes` above 1 this launches them and waits; one that was launched itself (torchrun, `accelerate launch`) takes part.
+        """
+        if self.config.processes > 1 and world_size() == 1:
+            from skpo.trainer.launch import launch
+
+            return launch(self.config, resume=self.resume, dry_run=self.dry_run, quiet=self.quiet)
         with Run(self.config, resume=self.resume, quiet=self.quiet) as run:
             parts = build_parts(
                 self.config,
@@ -219,7 +227,9 @@ class Trainer:
         if self.parts.auxiliary is not None:
             rows: list[Row] = [data.row(i) for i in range(len(data.samples))]
             metrics = {**self.auxiliary_metrics, **self.parts.auxiliary.update(rows, data.batch)}
-        return {**metrics, **self.parts.updater.step(data, self.step)}
+        metrics |= self.parts.updater.step(data, self.step)
+        self.parts.gather_weights()
+        return metrics
 
     def _rescore(self, groups: Sequence[Group]) -> None:
         """Behaviour log-probabilities of rows that are trained in another context than they were sampled in, under the former."""
@@ -230,7 +240,7 @@ class Trainer:
 
     def _score_all(self, rows: Sequence[Row], model: Any = None) -> tuple[list[np.ndarray], list[np.ndarray]]:
         budget = self.config.optimizer.micro_batch_tokens
-        return score_rows(model or self.parts.model, rows, device=self.parts.accelerator.device, budget=budget)
+        return score_spread(self.parts.accelerator, model or self.parts.model, rows, budget=budget)
 
     def _score(self, pairs: Sequence[Row]) -> list[np.ndarray]:
         return self._score_all(pairs)[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -14,6 +13,7 @@ from skpo.report.refresh import Refresher
 from skpo.trainer.checkpoint import Checkpoints, random_states, read_optimizer, read_state, set_random_states
 from skpo.trainer.lock import RunLock
 from skpo.trainer.metrics import MetricsWriter, read_metrics, write_atomically
+from skpo.trainer.processes import decided_by_first, rank
 from skpo.trainer.progress import Progress
 from skpo.trainer.rollout_log import RolloutLog
 
@@ -62,31 +62,35 @@ class Run:
         self.resume_from: Path | None = None
 
     def __enter__(self) -> Run:
-        self.main = int(os.environ.get("RANK", "0")) == 0
+        self.main = rank() == 0
         self.progress = Progress(quiet=self.quiet, main=self.main)
-        self.lock = RunLock(self.folder) if self.main else None
-        if self.lock is not None:
-            self.lock.acquire()
+        self.lock = RunLock(self.folder)
         self.checkpoints = Checkpoints(self.folder, self.config.checkpoint.keep)
-        try:
-            self._check_folder()
-        except BaseException:
-            self._release()
-            raise
+        self.resume_from = decided_by_first(self.config, self._open_folder)
         return self
 
-    def _check_folder(self) -> None:
+    def _open_folder(self) -> Path | None:
+        """Lock the folder; returns the checkpoint to go on from."""
+        self.lock.acquire()
+        try:
+            return self._check_folder()
+        except BaseException:
+            self.lock.release()
+            raise
+
+    def _check_folder(self) -> Path | None:
         """A fresh run needs an unused folder; a resumed one finds its newest checkpoint, or begins again where there is none yet."""
         used = (self.folder / CONFIG).exists()
         if self.resume:
             if not used:
                 raise RunError(f"{self.folder}: no run to resume here ({CONFIG} is missing)")
-            self.resume_from = self.checkpoints.latest()
-        elif used and self.main:
+            return self.checkpoints.latest()
+        if used:
             raise RunError(
                 f"{self.folder}: already holds a run; go on with it (skpo train --resume {self.folder}), or choose another "
                 "folder with out=FOLDER"
             )
+        return None
 
     def begin(self, parts: Parts, config: TrainConfig) -> None:
         """Write the run's settings, and start the trackers."""
@@ -95,7 +99,7 @@ class Run:
         if self.main:
             write_atomically(self.folder / CONFIG, dump_config(config).encode())
         self.accelerator = parts.accelerator
-        parts.updater.keep_tokens = self.main and config.rollout.save
+        parts.updater.keep_tokens = config.rollout.save
         if config.track is not None:
             parts.accelerator.init_trackers("skpo", config=_flat(config.model_dump(mode="json")))
 
@@ -125,7 +129,7 @@ class Run:
         self.report.step()
 
     def save(self, step: int, parts: Parts, state: dict[str, Any], ahead: Mapping[str, Any] | None = None) -> None:
-        """Checkpoint the run after a step."""
+        """Checkpoint the run after a step. All processes call it; the first one writes."""
         from skpo.policy.loading import save_policy
 
         optimizer = parts.updater.state_dict()
@@ -146,9 +150,9 @@ class Run:
     def load(self, path: Path, parts: Parts) -> dict[str, Any]:
         """Restore optimiser and random states from a checkpoint (its weights are loaded already); returns the trainer's state."""
         state = read_state(path)
-        parts.updater.load_state_dict(read_optimizer(path, parts.accelerator.device))
+        parts.updater.load_state_dict(read_optimizer(path))
         if parts.auxiliary is not None:
-            parts.auxiliary.load_state_dict(read_optimizer(path, parts.accelerator.device, "auxiliary.pt"))
+            parts.auxiliary.load_state_dict(read_optimizer(path, "auxiliary.pt"))
         set_random_states(state["random"])
         return state
 
@@ -162,10 +166,6 @@ class Run:
             if (written := self.report.finish()) is not None:
                 self.progress.note(f"report: {written}")
 
-    def _release(self) -> None:
-        if self.lock is not None:
-            self.lock.release()
-
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -174,7 +174,7 @@ class Run:
             self.metrics.close()
         if self.config.track is not None and hasattr(self, "accelerator"):
             self.accelerator.end_training()
-        self._release()
+        self.lock.release()
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from skpo.problems import load_problems
 from skpo.problems.base import Problem
 from skpo.rollout.engines import build_engine
 from skpo.rollout.types import Engine, Sampling
+from skpo.trainer.processes import copy_whole, layer_names, make_accelerator
 from skpo.trainer.update import Updater
 from skpo.verifiers.pool import VerifierPool
 
@@ -31,7 +33,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class Parts:
-    """Everything that a run's loop uses. model: the prepared `ScoringModel`; recompute: score behaviour log-probabilities again."""
+    """Everything that a run's loop uses. model: the prepared `ScoringModel`; recompute: score behaviour log-probabilities again.
+
+    policy: what is sampled from and saved, whole in every process. It is trained itself, except with FSDP2, where a sharded twin is.
+    """
 
     accelerator: Accelerator
     policy: LoadedPolicy
@@ -54,8 +59,18 @@ class Parts:
         if self.reference_model is not None:
             yield self.reference_model
         else:
-            with self.policy.model.disable_adapter():
+            with self.trained.disable_adapter():
                 yield self.model
+
+    @property
+    def trained(self) -> Any:
+        """The language model inside `model`: the policy itself, or its sharded twin."""
+        return self.accelerator.unwrap_model(self.model).model
+
+    def gather_weights(self) -> None:
+        """Bring the policy up to date with what was trained, where that is another, sharded copy. All processes call it."""
+        if self.trained is not self.policy.model:
+            copy_whole(self.trained, self.policy.model)
 
     def close(self) -> None:
         """End workers and free the engine."""
@@ -73,31 +88,29 @@ def build_parts(
 ) -> Parts:
     """Load and wire everything. `resume_from`: a checkpoint whose weights replace the recipe's starting model. `tell`: takes
     what the engine has to say while it runs."""
-    from accelerate import Accelerator
-
+    accelerator = make_accelerator(config)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    accelerator = Accelerator(
-        mixed_precision="bf16" if config.optimizer.precision == "bf16" else "no",
-        log_with=config.track,
-        project_dir=str(config.out),
-    )
     if resume_from is not None:
         start = config.model.model_copy(update={"path": str(resume_from / "model")})
         policy = load_policy(start, seed=config.seed)
     else:
         policy = load_policy(config.model, dry_run=dry_run, seed=config.seed)
+    trained = policy.model
+    if accelerator.is_fsdp2:
+        trained = copy.deepcopy(policy.model)
+        accelerator.state.fsdp_plugin.transformer_cls_names_to_wrap = layer_names(trained)
     if config.optimizer.gradient_checkpointing:
         if config.model.lora is not None:  # else nothing before the first adapter has a gradient to recompute for
-            policy.model.enable_input_require_grads()
-        policy.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    policy.model.train()  # dropout is off; gradient checkpointing works in training mode only
+            trained.enable_input_require_grads()
+        trained.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    trained.train()  # dropout is off; gradient checkpointing works in training mode only
     policy.model.to(accelerator.device)
     renderer = PromptRenderer(policy.tokenizer, config.model, policy.chat)
     problems, heldout, notes = read_problems(config, renderer, dry_run)
-    scoring = scoring_model(policy.model, config)
+    scoring = scoring_model(trained, config)
     optimizer = torch.optim.AdamW(
-        policy.trainable,
+        [p for p in trained.parameters() if p.requires_grad],
         lr=config.optimizer.lr, betas=config.optimizer.betas, eps=config.optimizer.eps, weight_decay=config.optimizer.weight_decay,
     )  # fmt: skip
     updates = config.steps * config.optimizer.mini_batches * config.optimizer.epochs

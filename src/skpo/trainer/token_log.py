@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from accelerate import Accelerator
     from torch import Tensor
 
     from skpo.losses import TokenBatch
@@ -22,7 +23,7 @@ def note_tokens(data: StepBatch, rows: Sequence[int], batch: TokenBatch) -> None
 
     entropy: of the policy at that token when the step first scored it. log_ratio: log pi - log pi_old when it was last scored, so
     that with several mini-batches or epochs it shows the drift. token_advantage: only where the algorithm credits single tokens.
-    In a run of several processes only the rows that this process scores get them.
+    In a run of several processes those of rows that others scored come with `share_notes`.
     """
     ratio = _host(batch.logp - batch.old_logp)
     entropy = None if batch.entropy is None else _host(batch.entropy)
@@ -34,6 +35,17 @@ def note_tokens(data: StepBatch, rows: Sequence[int], batch: TokenBatch) -> None
             kept.setdefault("entropy", _short(entropy[place, :n]))
         if data.advantages.dim() == 2:
             kept["token_advantage"] = data.advantages[row, :n].float().numpy()
+
+
+def share_notes(accelerator: Accelerator, data: StepBatch) -> None:
+    """Give the first process, which writes the log, what the others noted."""
+    if accelerator.num_processes == 1:
+        return
+    from accelerate.utils import gather_object
+
+    own = [(i, sample.info[KEY]) for i, sample in enumerate(data.samples) if KEY in sample.info]
+    for i, kept in gather_object(own):
+        data.samples[i].info[KEY] = kept
 
 
 def _host(values: Tensor) -> np.ndarray:

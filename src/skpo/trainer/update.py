@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,9 @@ from skpo.policy.scoring import PackedRows, shares
 from skpo.policy.shared_prefix import trees
 from skpo.rollout.types import derive_seed
 from skpo.trainer.batch import StepBatch, micro_batch, split_minibatches, totals_of
-from skpo.trainer.token_log import note_tokens
+from skpo.trainer.optimizer_state import load_optimizer_state, optimizer_state
+from skpo.trainer.processes import whole
+from skpo.trainer.token_log import note_tokens, share_notes
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -75,12 +78,15 @@ class TokenSums:
 
 
 def _reduce(accelerator: Accelerator, values: dict[str, float], how: str) -> dict[str, float]:
-    """Sum, maximum or minimum of each value over the processes."""
+    """Sum, maximum or minimum of each value over the processes that have it."""
     if accelerator.num_processes == 1:
         return dict(values)
-    stacked = accelerator.gather(torch.tensor([list(values.values())], dtype=torch.float64, device=accelerator.device))
-    reduced = {"sum": stacked.sum(0), "max": stacked.amax(0), "min": stacked.amin(0)}[how]
-    return dict(zip(values, reduced.tolist(), strict=True))
+    from accelerate.utils import gather_object
+
+    everyones: list[dict[str, float]] = gather_object([values])
+    combine: Callable[[list[float]], float] = {"sum": sum, "max": max, "min": min}[how]  # type: ignore[assignment]
+    names = dict.fromkeys(name for own in everyones for name in own)
+    return {name: combine([own[name] for own in everyones if name in own]) for name in names}
 
 
 @dataclass(frozen=True)
@@ -133,6 +139,8 @@ class Updater:
                 done += 1
                 norms.append(norm)
                 losses.append(loss)
+        if self.keep_tokens:
+            share_notes(self.accelerator, data)
         out = sums.result(self.accelerator, done, data.batch.ref_logp is not None)
         out |= {"grad_norm": float(np.mean(norms)) if norms else 0.0, "loss": float(np.mean(losses)) if losses else 0.0}
         return out | {"lr": self.optimizer.param_groups[0]["lr"], "skipped_steps": self.skipped}
@@ -163,7 +171,7 @@ class Updater:
             self._note(work, rows, real, batch, metrics, sums)
             total += loss.detach().double()
         norm = self.accelerator.clip_grad_norm_(self.parameters, self.config.max_grad_norm)
-        norm = float(norm) if norm is not None else 0.0
+        norm = float(whole(norm)) if norm is not None else 0.0
         value = float(self.accelerator.reduce(total, "sum")) if self.accelerator.num_processes > 1 else float(total)
         if not (np.isfinite(norm) and np.isfinite(value)):
             self._skip(value, norm, lr)
@@ -262,15 +270,20 @@ class Updater:
                 "entropy in metrics.jsonl for where it began."
             )
 
+    def _plain_optimizer(self) -> torch.optim.Optimizer:
+        """torch's own optimiser, without Accelerate's wrapper."""
+        return getattr(self.optimizer, "optimizer", self.optimizer)
+
     def state_dict(self) -> dict[str, Any]:
+        """For a checkpoint: independent of the number of processes, all of which call this; the first one's is complete."""
         return {
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": optimizer_state(self.model, self._plain_optimizer(), keep=self.accelerator.is_main_process),
             "scheduler": self.scheduler.state_dict(),
             "counters": {"updates": self.updates, "skipped": self.skipped, "skipped_in_a_row": self.skipped_in_a_row},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.optimizer.load_state_dict(state["optimizer"])
+        load_optimizer_state(self.model, self._plain_optimizer(), state["optimizer"])
         self.scheduler.load_state_dict(state["scheduler"])
         for key, value in state["counters"].items():
             setattr(self, key, int(value))
