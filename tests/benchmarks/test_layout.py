@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
+import yaml
 
 from benchmarks.layout import BF16, DOCS, FP32, GB, MODELS, Layout, Model, build
+from skpo.config import TrainConfig
 
 SMALL = Model("small", hidden=8, layers=2, heads=2, kv_heads=1, inner=10, vocabulary=32, head_dim=4)
 
@@ -72,3 +75,27 @@ def test_adapters_alone_travel() -> None:
 
 def test_the_page_is_up_to_date() -> None:
     assert (DOCS / "scale.md").read_text() == build()
+
+
+@pytest.mark.skipif("processes" not in TrainConfig.model_fields, reason="training on one process only")
+def test_the_page_names_settings_that_exist() -> None:
+    """Every `key=value` and every key in the page's YAML is a setting."""
+    from skpo.settings import load_config
+
+    text = (DOCS / "scale.md").read_text()
+    blocks = re.findall(r"```yaml\n(.*?)```", text, re.S)
+    assert blocks
+    for block in blocks:
+        values = yaml.safe_load(block)
+        load_config(
+            "recipes/chain.yaml",
+            [f"{k}={yaml.safe_dump(v, default_flow_style=True).strip()}" for k, v in _flat(values)],
+        )
+
+
+def _flat(values: dict[str, Any], before: str = "") -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for key, value in values.items():
+        path = f"{before}{key}"
+        found += _flat(value, f"{path}.") if isinstance(value, dict) else [(path, value)]
+    return found

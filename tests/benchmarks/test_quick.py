@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
         "rollout",
         "skpo_cost",
         "scaling",
+        "simulate",
         "decode_profile",
         pytest.param("step", marks=pytest.mark.skipif(find_spec("trl") is None, reason="TRL is not installed")),
     ],
