@@ -126,7 +126,7 @@ WRONG_OVERRIDES = {
     "steps=1.5": 'override "steps=1.5": steps = 1.5 is not allowed; expected a whole number of at least 0',
     "rollout.top_p=2": 'override "rollout.top_p=2": rollout.top_p = 2 is not allowed; '
     "expected a number greater than 0 and at most 1",
-    "engine=foo": "override \"engine=foo\": rollout.engine = 'foo' is not allowed; expected embedded",
+    "engine=foo": "override \"engine=foo\": rollout.engine = 'foo' is not allowed; expected embedded | vllm | ray",
     "threads=0": 'override "threads=0": threads = 0 is not allowed; expected a whole number of at least 1, or null',
     "optimizer.betas=[1]": 'override "optimizer.betas=[1]": optimizer.betas = [1] is not allowed; '
     "expected a list of 2 numbers",
