@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -84,7 +83,7 @@ def _reduce(accelerator: Accelerator, values: dict[str, float], how: str) -> dic
     from accelerate.utils import gather_object
 
     everyones: list[dict[str, float]] = gather_object([values])
-    combine: Callable[[list[float]], float] = {"sum": sum, "max": max, "min": min}[how]  # type: ignore[assignment]
+    combine: Any = {"sum": sum, "max": max, "min": min}[how]
     names = dict.fromkeys(name for own in everyones for name in own)
     return {name: combine([own[name] for own in everyones if name in own]) for name in names}
 
