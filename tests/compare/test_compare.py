@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -109,6 +113,36 @@ def test_equal_tokens_and_going_on(tmp_path: Path) -> None:
     assert read_metrics(folder)[-1]["tokens_generated_total"] == outcomes[1].tokens
     with pytest.raises(ConfigError, match="holds a comparison with other settings"):
         Comparison("chain", variants, 1, tmp_path / "c", [*TINY, "group_size=3"], tokens=1000).run()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children are looked up in Linux's /proc")
+def test_runs_end_with_a_terminated_comparison(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "skpo",
+        "compare",
+        "chain",
+        *TINY,
+        "--algorithms",
+        "grpo",
+        "--seeds",
+        "2",
+        "--jobs",
+        "2",
+    ]
+    process = subprocess.Popen(
+        [*command, "--tokens", "1000000", "--out", str(tmp_path / "c")], stdout=subprocess.DEVNULL
+    )
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    until = time.monotonic() + 120
+    while len(runs := children.read_text().split()) < 2 and time.monotonic() < until:
+        time.sleep(0.1)
+    process.terminate()
+    assert process.wait(60) == 128 + signal.SIGTERM
+    assert len(runs) == 2
+    assert not any(Path(f"/proc/{pid}").exists() for pid in runs)
 
 
 def test_falling_learning_rates_are_refused(tmp_path: Path) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,20 @@ from skpo.trainer.metrics import write_atomically
 
 DONE = "compared.json"
 MANY_STEPS = 1_000_000  #: the token budget ends a run, not its steps
+
+
+@contextmanager
+def noticing_sigterm() -> Iterator[threading.Event]:
+    """An event that SIGTERM sets in place of ending the process (main thread only)."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+    before = signal.signal(signal.SIGTERM, lambda number, frame: asked.set())
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @dataclass
@@ -138,21 +155,24 @@ class Comparison:
         running: list[Job] = []
         failed: list[Job] = []
         done = total - len(waiting)
-        try:
-            while waiting or running:
-                while waiting and len(running) < self.jobs:
-                    running.append(self._start(waiting.pop(0), budget))
-                time.sleep(0.2)
-                for job in [j for j in running if j.process is not None and j.process.poll() is not None]:
-                    running.remove(job)
-                    done += 1
-                    if not self._ended(job, done, total):
-                        failed.append(job)
-        finally:
-            for job in running:
-                if job.process is not None:
-                    job.process.terminate()
-                    job.process.wait()
+        with noticing_sigterm() as terminated:
+            try:
+                while waiting or running:
+                    if terminated.is_set():
+                        raise SystemExit(128 + signal.SIGTERM)
+                    while waiting and len(running) < self.jobs:
+                        running.append(self._start(waiting.pop(0), budget))
+                    time.sleep(0.2)
+                    for job in [j for j in running if j.process is not None and j.process.poll() is not None]:
+                        running.remove(job)
+                        done += 1
+                        if not self._ended(job, done, total):
+                            failed.append(job)
+            finally:
+                for job in running:
+                    if job.process is not None:
+                        job.process.terminate()
+                        job.process.wait()
         return failed
 
     def _start(self, job: Job, budget: bool) -> Job:

@@ -9,7 +9,9 @@ from torch import Tensor
 from skpo.rollout.sampling import RowSampling
 from skpo.rollout.scheduler import Job
 
-TOGETHER = 16  #: rows attended together, over the longest of them; 32 or 8 take 6 to 20 % longer to attend (one Zen 4 core)
+TOGETHER = (
+    16  #: rows attended together, over the longest of them; 32 or 8 take 6 to 20 % longer to attend (one Zen 4 core)
+)
 _HOST = ("made", "limit", "context", "temperature", "top_k", "top_p")
 
 
