@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import nn
 
-ROWS, TOKENS = 4, 24
+ROWS, CONTEXT, TOKENS = 8, 16, 16
 TOLERANCE, LOW_PRECISION_TOLERANCE = 0.01, 0.5  #: largest difference of a token, in nats: both float32; 16 bit
 
 
-def probe_rows(vocabulary: int, length: int) -> list[list[int]]:
-    """Fixed rows of token ids, drawn evenly, the same for every model with this vocabulary; at most `length` tokens each."""
-    ids = np.random.default_rng(0).integers(0, vocabulary, size=(ROWS, TOKENS))
-    return [row[:length] for row in ids.tolist()]
+@dataclass(frozen=True)
+class Rows:
+    """What is scored. contexts [8][16 or fewer]: token ids; tokens [8][16]: next tokens whose log-probabilities are compared."""
+
+    contexts: list[list[int]]
+    tokens: list[list[int]]
+
+
+def probe_rows(vocabulary: int, length: int) -> Rows:
+    """Fixed token ids, drawn evenly, the same for every model with this vocabulary; contexts of at most `length` tokens."""
+    ids = np.random.default_rng(0).integers(0, vocabulary, size=(ROWS, CONTEXT + TOKENS))
+    return Rows(ids[:, : min(CONTEXT, length)].tolist(), ids[:, CONTEXT:].tolist())
 
 
 @torch.no_grad()
-def trainer_scores(model: nn.Module, rows: Sequence[Sequence[int]]) -> np.ndarray:
-    """Log-probability at temperature 1 of every token but the first of each row, float32 [rows, tokens - 1]."""
-    ids = torch.tensor(rows, device=next(model.parameters()).device)
-    logits = model(input_ids=ids, use_cache=False).logits[:, :-1].float()
-    return logits.log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0].cpu().numpy()
+def trainer_scores(model: nn.Module, rows: Rows) -> np.ndarray:
+    """Log-probabilities at temperature 1 of each row's tokens after its context, float32 [8, 16]."""
+    device = next(model.parameters()).device
+    ids, tokens = torch.tensor(rows.contexts, device=device), torch.tensor(rows.tokens, device=device)
+    logits = model(input_ids=ids, use_cache=False).logits[:, -1].float()
+    return logits.log_softmax(-1).gather(-1, tokens).cpu().numpy()
 
 
 def gap(a: np.ndarray, b: np.ndarray) -> float:

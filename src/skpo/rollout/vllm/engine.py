@@ -243,22 +243,24 @@ class VLLMEngine:
         )
 
     def _scores(self) -> np.ndarray:
-        """vLLM's log-probabilities of the probe's rows, as `probe.trainer_scores` gives them."""
+        """vLLM's log-probabilities of the probe's rows, as `probe.trainer_scores` gives them: those of its sampler, as in rollouts."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
-        parameters = SamplingParams(
-            temperature=0.0, max_tokens=1, prompt_logprobs=0, flat_logprobs=True, detokenize=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-        )  # fmt: skip
-        names = {f"probe {next(self._ids)}": row for row in self._rows}
-        found: dict[str, list[float]] = {}
-        for name, row in names.items():
-            self._add(name, row, parameters)
+        names = [f"probe {next(self._ids)}" for _ in self._rows.contexts]
+        for name, context, tokens in zip(names, self._rows.contexts, self._rows.tokens, strict=True):
+            parameters = SamplingParams(
+                temperature=1.0, seed=0, max_tokens=1, logprob_token_ids=tokens, flat_logprobs=True, detokenize=False,
+                output_kind=RequestOutputKind.FINAL_ONLY,
+            )  # fmt: skip
+            self._add(name, context, parameters)
+        found: dict[str, dict[int, float]] = {}
         while len(found) < len(names):
             for output in self._step():
-                found[output.request_id] = list(output.prompt_logprobs.logprobs)
-        return np.asarray([found[name] for name in names], dtype=np.float32)
+                scores = output.outputs[0].logprobs
+                found[output.request_id] = dict(zip(scores.token_ids, scores.logprobs, strict=True))
+        wanted = zip(names, self._rows.tokens, strict=True)
+        return np.asarray([[found[name][token] for token in tokens] for name, tokens in wanted], dtype=np.float32)
 
     # ---- the rest --------------------------------------------------------------------------------------------------
 
