@@ -177,9 +177,9 @@ class ScoringModel(nn.Module):
         if layout.calls != config.num_hidden_layers:
             return "not all of its layers use transformers' attention interface"
         low = next(self.model.parameters()).dtype in (torch.bfloat16, torch.float16)
-        error = float((plain - shared).abs().max())
-        if not error <= (0.2 if low else 1e-3):
-            return f"log-probabilities differ by {error:.2g}"
+        gap = float((plain - shared).abs().max())
+        if not gap <= (0.2 if low else 1e-3):
+            return f"log-probabilities differ by {gap:.2g}"
         return None
 
     def _base(self) -> Any:
@@ -222,9 +222,10 @@ def _window(config: Any) -> float:
 
 def shares(model: nn.Module, rows: Sequence[Row]) -> bool:
     """Whether a `ScoringModel`, or what stands for one, or a wrapper of either, takes these rows in the shared layout."""
-    while not hasattr(model, "shares") and hasattr(model, "module"):
-        model = model.module
-    return bool(model.shares(rows)) if hasattr(model, "shares") else False
+    scorer: Any = model
+    while not hasattr(scorer, "shares") and hasattr(scorer, "module"):
+        scorer = scorer.module
+    return bool(scorer.shares(rows)) if hasattr(scorer, "shares") else False
 
 
 @torch.no_grad()
