@@ -84,7 +84,7 @@ class Worker:
         threading.Thread(target=self._serve, name="engine", daemon=True).start()
         return {"pid": os.getpid(), "host": os.uname().nodename}
 
-    def load(self, run: int, weights: Weights, rows: list[list[int]]) -> np.ndarray:
+    def load(self, run: int, weights: Weights, rows: probe.Rows) -> np.ndarray:
         """Sample with these weights from now on; returns the scores of the probe's rows under them."""
         with self._changed:
             self._newest(run)
