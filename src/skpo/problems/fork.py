@@ -2,9 +2,9 @@
 
 A problem with two routes of three steps, and its only right completion if mark 7 stands for route v:
 
-    73ua+8b*7c-vd+6e-1f+=   ->   vd+6e-1f+;d3+6=9;e9-1=8;f8+2=0;#80
+    3ua+8b*7c-vd+6e-1f+=7   ->   vd+6e-1f+;d3+6=9;e9-1=8;f8+2=0;#80
 
-A mark and a start number, each one digit; then each route, a name (u to z) with its labelled operations, modulo 10. The
+A start number, and last of all a mark, each one digit; between them each route, a name (u to z) with its labelled operations, modulo 10. The
 operand of a route's last step is smudged: it is one of 0 to luck - 1, and a response can only guess it. A response names its
 route, copies it out as its plan, then carries the plan out as in `builtin:chain`; the answer is the last two states.
 
@@ -110,7 +110,7 @@ class Fork:
             signs.append(moves[-1][0] if self.luck > 1 else "".join(map(str, moves[-1])))
             labels = LABELS[i * self.steps :]
             written.append(name + "".join(f"{label}{sign}" for label, sign in zip(labels, signs, strict=False)))
-        text = f"{mark}{start}{''.join(written)}="
+        text = f"{start}{''.join(written)}={mark}"
         return None if answer in self._elsewhere(text) else (text, operand)
 
     def _elsewhere(self, text: str) -> set[tuple[int, int]]:
@@ -152,19 +152,19 @@ class Fork:
     @staticmethod
     def parse(text: str) -> Parsed:
         """Raises `ProblemError` for anything that is no problem text."""
-        if not re.fullmatch(rf"\d\d(?:[{NAMES}](?:[{LABELS}][-+*]\d)*[{LABELS}][-+*]\d?)+=", text):
-            raise ProblemError(f'"{text}" is no fork problem. One looks like 73ua+8b*7c-vd+6e-1f+=.')
+        if not re.fullmatch(rf"\d(?:[{NAMES}](?:[{LABELS}][-+*]\d)*[{LABELS}][-+*]\d?)+=\d", text):
+            raise ProblemError(f'"{text}" is no fork problem. One looks like 3ua+8b*7c-vd+6e-1f+=7.')
         routes: dict[str, list[Move]] = {
             part[0]: [
                 (label, sign, int(n) if n else None) for label, sign, n in re.findall(r"([a-t])([-+*])(\d?)", part)
             ]
             for part in re.findall(rf"[{NAMES}][^{NAMES}=]+", text)
         }
-        return Parsed(text[0], int(text[1]), routes)
+        return Parsed(text[-1], int(text[0]), routes)
 
     def right_route(self, text: str) -> str:
         """The name of the route that the problem's mark stands for."""
-        return self.table[text[0]]
+        return self.table[text[-1]]
 
     def pieces(
         self,
