@@ -131,7 +131,10 @@ def plot(outcomes: Sequence[Outcome], path: Path) -> None:
         axis.spines[["top", "right"]].set_visible(False)
     for axis in axes[1]:
         axis.set_xlabel("generated tokens (millions)")
-    axes[0, 0].legend(fontsize=8, frameon=False, ncols=2 if len(names) > 6 else 1)
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(
+        handles, labels, loc="outside lower center", fontsize=8, frameon=False, ncols=min(3, max(len(names), 1))
+    )
     figure.savefig(path, dpi=140)
     plt.close(figure)
 
