@@ -16,7 +16,7 @@ def cluster() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_worker_niceness", "0")
-        ray.init(num_cpus=4, **SMALL)
+        ray.init(address="local", num_cpus=4, **SMALL)  # not the cluster of another test that runs now
         yield
         ray.shutdown()
 

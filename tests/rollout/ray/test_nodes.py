@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,7 +33,16 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     cluster.shutdown()
 
 
+def worker_of(node: Any, pool: Told) -> int:
+    """Process id of the pool's worker on this node: the child of the node's raylet."""
+    (raylet,) = [info.process.pid for info in node.all_processes["raylet"]]
+    parents = {m.pid: int(Path(f"/proc/{m.pid}/stat").read_text().rpartition(")")[2].split()[1]) for m in pool.members}
+    (pid,) = [pid for pid, parent in parents.items() if parent == raylet]
+    return pid
+
+
 @pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="parents are looked up in Linux's /proc")
 def test_a_node_dies(nodes: Any) -> None:
     """Its problems run again on the other node, with the same samples; the run goes on with one worker."""
     cluster, second = nodes
@@ -42,8 +55,14 @@ def test_a_node_dies(nodes: Any) -> None:
     running = pool.run(runs(pool, 16, step=1))
     first = next(running)
     assert all(member.flight for member in pool.members)
+    victim = worker_of(second, pool)
+    os.kill(victim, signal.SIGSTOP)  # it can't get through before its node has died
     cluster.remove_node(second, allow_graceful=False)
-    groups = in_order([first, *running])
+    try:
+        groups = in_order([first, *running])
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(victim, signal.SIGKILL)
     assert tokens(groups) == tokens(in_order(here.run(runs(pool, 16, step=1))))
     more = pool.take_stats().more
     assert more["worker_deaths"] == 1
