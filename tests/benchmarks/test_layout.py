@@ -9,7 +9,6 @@ import pytest
 import yaml
 
 from benchmarks.layout import BF16, DOCS, FP32, GB, MODELS, Layout, Model, build
-from skpo.config import TrainConfig
 
 SMALL = Model("small", hidden=8, layers=2, heads=2, kv_heads=1, inner=10, vocabulary=32, head_dim=4)
 
@@ -77,7 +76,6 @@ def test_the_page_is_up_to_date() -> None:
     assert (DOCS / "scale.md").read_text() == build()
 
 
-@pytest.mark.skipif("processes" not in TrainConfig.model_fields, reason="training on one process only")
 def test_the_page_names_settings_that_exist() -> None:
     """Every `key=value` and every key in the page's YAML is a setting."""
     from skpo.settings import load_config
