@@ -6,7 +6,6 @@ import copy
 import itertools
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -62,7 +61,6 @@ class VLLMEngine:
         self._arrival: dict[str, float] = {}  # metrics of the last change of weights
         self._flight: Flight | None = None  # while plans run
         self._before: np.ndarray | None = None  # the trainer's probe at the version that vLLM holds
-        self._files = ExitStack()
         self._adapters = Adapters.of(model) if self._settings.lora == "adapters" else None
         self._engine: Any = None
         try:
@@ -78,18 +76,17 @@ class VLLMEngine:
         usual = probe.TOLERANCE if own == dtype == torch.float32 else probe.LOW_PRECISION_TOLERANCE
         self._tolerance = self._settings.probe_tolerance or usual
         size = sum(p.nbytes for p in base.parameters()) if self._adapters else 0
-        folder = self._files.enter_context(shared_folder(size))
         config = copy.deepcopy(base.config)
         config.architectures = [type(base).__name__]
-        config.save_pretrained(folder)
-        lora: dict[str, Any] = {}
-        if self._adapters is not None:
-            self._adapters.write_base(folder)
-            lora = self._adapters.arguments()
-        arguments = engine_arguments(
-            folder, self._settings, dtype=dtype, slots=self._slots, max_cache_tokens=max_cache_tokens, device=device, lora=lora
-        )  # fmt: skip
-        self._engine = start(arguments, own_process=self._own_process, threads=threads)
+        lora = self._adapters.arguments() if self._adapters else {}
+        with shared_folder(size) as folder:  # vLLM has read it when it has started
+            config.save_pretrained(folder)
+            if self._adapters is not None:
+                self._adapters.write_base(folder)
+            arguments = engine_arguments(
+                folder, self._settings, dtype=dtype, slots=self._slots, max_cache_tokens=max_cache_tokens, device=device, lora=lora
+            )  # fmt: skip
+            self._engine = start(arguments, own_process=self._own_process, threads=threads)
         self._positions = int(self._engine.model_config.max_model_len)
         self._rows = probe.probe_rows(base.get_input_embeddings().weight.shape[0], self._positions - 1)
 
@@ -274,4 +271,3 @@ class VLLMEngine:
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.engine_core.shutdown()
-        self._files.close()
