@@ -156,7 +156,8 @@ class OptimizerConfig(Section):
     """Tokens that one forward and backward pass computes at most, prompts and padding included; a prompt that rows share counts
     once. It does not change the gradient."""
     shared_prefix: bool | Literal["auto"] = "auto"
-    """Rows with the same context compute it once, forward and backward, and nothing is padded; loss and gradient stay the same.
+    """Rows with the same context compute it once, and what their sampled tokens begin with, forward and backward, and nothing is
+    padded; loss and gradient stay the same.
     `auto`: where the model's attention allows it, which a few tokens show at the start; false: never; true: or an error."""
     logit_chunk: int = Field(1 << 24, ge=1)
     """Logits (positions times vocabulary) that exist at one time, in each of two buffers; the default is 64 MiB in float32."""

@@ -28,6 +28,12 @@ def group(context: int, *tokens: int) -> list[Row]:
     return [first, *(row(list(first[0]), n) for n in tokens[1:])]
 
 
+def alike(context: int, *parts: tuple[int, int]) -> list[Row]:
+    """Rows of one context; each takes so many of the first row's tokens, and goes on with as many of its own."""
+    first = row(context, max(shared for shared, _ in parts))
+    return [(first[0], np.concatenate([first[1][:shared], RNG.integers(3, 60, own)])) for shared, own in parts]
+
+
 BATCHES = {
     "one group": group(7, 5, 9, 2, 5),
     "groups of different contexts": [*group(5, 4, 4, 4), *group(12, 3, 8), *group(9, 2, 7)],
@@ -36,6 +42,21 @@ BATCHES = {
     "nothing shared": [row(4, 5), row(11, 2), row(3, 9)],
     "segments beside completions": [row([5, 6, 7], 6), *group(11, 4, 9, 1, 7), row([8, 9], 3), *group(10, 2, 2)],
     "lengths far apart": [*group(90, 70, 3, 1, 60, 2), *group(2, 80, 1), row(60, 75), *group(70, 65, 66)],
+    "completions that begin alike": [
+        *alike(5, (9, 0), (4, 3), (4, 8), (7, 2), (0, 6)),
+        *alike(3, (3, 3), (1, 7)),
+        row(4, 4),
+    ],
+    "the same completion again": [
+        *alike(6, (8, 0), (8, 0), (3, 2), (8, 0)),
+        *alike(2, (1, 0), (1, 0)),
+        *alike(4, (2, 0), (2, 0)),
+    ],
+    "one is how another begins": [*alike(5, (9, 0), (5, 0), (1, 0), (5, 1), (5, 1), (8, 0))],
+    "long ones that begin alike": [
+        *alike(40, (150, 0), (120, 9), (120, 60), (149, 1), (2, 140), (150, 0)),
+        *group(7, 5, 130),
+    ],
     "order mixed up": [x for pair in zip(group(5, 4, 2, 9), group(8, 3, 1, 5), strict=True) for x in pair],
 }
 
@@ -130,6 +151,27 @@ def test_a_context_is_computed_once() -> None:
     assert place[[0, 5, 6]].tolist() == [19, 19, 19]  # first tokens of the group come from the context's last position
     assert int(layout.position_ids[0, 20]) == 20
     assert layout.position_ids.shape == ids.shape
+
+
+def test_sampled_tokens_are_computed_once_where_rows_begin_alike() -> None:
+    context = [5, 6, 7]
+    rows: list[Row] = [(context, [8, 9, 10, 11]), (context, [8, 9, 20, 21, 22]), (context, [8, 9, 10, 11])]
+    ids, place, layout = lay_out(rows, "cpu")
+    assert sorted(ids[0].tolist()) == sorted([*context, 8, 9, 10, 20, 21])
+    by_row = place.split([4, 5, 4])
+    assert torch.equal(by_row[0], by_row[2])
+    assert torch.equal(by_row[0][:3], by_row[1][:3])
+    for (_, tokens), where in zip(rows, by_row, strict=True):
+        assert ids[0, where].tolist() == [context[-1], *tokens[:-1]]
+        assert layout.position_ids[0, where].tolist() == list(range(2, 2 + len(tokens)))
+    assert layout.distinct is not None
+    assert len(layout.distinct) == 4 + 3  # the last row predicts nothing new
+
+
+def test_long_rows_do_not_share_a_short_beginning() -> None:
+    """Each would need a mask of its own to save next to nothing."""
+    _, _, layout = lay_out(alike(30, (2, 160), (3, 160), (0, 160)), "cpu")
+    assert [len(b.visible) for b in layout.blocks if b.visible is not None] == [1]
 
 
 def test_a_padded_pass_is_what_it_was() -> None:

@@ -1,7 +1,7 @@
 """Log-probabilities of sampled tokens under a policy, with gradient: what the trainer scores with.
 
-Two layouts of a micro-batch give the same numbers. *Shared*: rows with the same context share one pass of it and nothing is padded
-(`skpo.policy.shared_prefix`); for models whose attention allows it. *Padded*: one row after the other, padded on the right and never
+Two layouts of a micro-batch give the same numbers. *Shared*: rows with the same context share one pass of it, and of the sampled tokens
+that they begin with, and nothing is padded (`skpo.policy.shared_prefix`); for models whose attention allows it. *Padded*: one row after the other, padded on the right and never
 attended past their own tokens (causal attention sees only what came before), so no attention mask is needed. Only completion
 positions get logits, in chunks that are recomputed in the backward pass: peak memory does not grow with the number of positions
 times the vocabulary.
@@ -123,6 +123,9 @@ class ScoringModel(nn.Module):
         """(log-probability, entropy) of each sampled token, both float32 [M]; the entropy (over the full vocabulary, in nats)
         carries no gradient. Arguments as in `PackedRows`."""
         head = self._head()
+        same = shared.same if shared is not None else None
+        if shared is not None and shared.distinct is not None:
+            place, target = place[shared.distinct], target[shared.distinct]
         options = {"use_cache": False, **shared_prefix.arguments(shared)}
         if head is None:
             logits = self.model(input_ids=input_ids, **options).logits
@@ -130,7 +133,10 @@ class ScoringModel(nn.Module):
         else:
             hidden = self._decoder()(input_ids=input_ids, **options)[0]
             states = hidden.reshape(-1, hidden.shape[-1])[place]
-        return token_scores(head, states, target, temperature=self.temperature, chunk=self.chunk)
+        logp, entropy = token_scores(head, states, target, temperature=self.temperature, chunk=self.chunk)
+        if same is not None:
+            logp, entropy = logp.index_select(0, same), entropy.index_select(0, same)
+        return logp, entropy
 
     def shares(self, rows: Sequence[Row]) -> bool:
         """Whether these rows may be given in the shared layout."""
@@ -162,6 +168,7 @@ class ScoringModel(nn.Module):
             ((1, 2, 3, 4, 5), (6, 7, 8)),
             ((9, 8), (7,)),
             ((1, 2, 3, 4, 5), (3, 1, 2, 5)),
+            ((1, 2, 3, 4, 5), (3, 1, 4)),
             ((9, 8), (1, 2)),
         ]
         top = min(config.vocab_size - 1, 10)

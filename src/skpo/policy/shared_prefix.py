@@ -1,9 +1,11 @@
-"""Rows with the same context share one forward and backward pass of it, with the loss and gradient of the padded form.
+"""Rows that begin alike share one forward and backward pass of what is the same, with the loss and gradient of the padded form.
 
 All tokens of a micro-batch stand one after another in one sequence [1, N]: each context once, then the sampled tokens of its rows,
-with the positions that they have behind it. What isn't attention works on tokens and needs no more. Attention is computed in two
-kinds of padded blocks: *stems* (contexts), causal; and *branches* (sampled tokens), which see their stem's keys and their own up to
-themselves. A context with one row is a stem that holds the row's tokens too. Nothing is padded outside of attention.
+with the positions that they have behind it. Sampled tokens are shared as far as rows agree, too: the rows of a context form a tree, in which
+each row adds the tokens from where it leaves the row before it (in the order of their tokens). What isn't attention works on
+tokens and needs no more. Attention is computed in padded blocks of rows: *stems* (contexts), causal; and *branches* (sampled tokens), whose
+keys are all of the row's up to oneself. A context with one row is a stem that holds the row's tokens too. Nothing is padded outside
+of attention.
 
 Registered with transformers as the attention implementation `skpo_shared_prefix`; a call without the layout is plain `sdpa`.
 """
@@ -12,13 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import embedding, scaled_dot_product_attention
 
 NAME = "skpo_shared_prefix"
 _UNSUPPORTED = ("softcap", "s_aux", "position_bias", "head_mask")
@@ -26,26 +28,25 @@ SHORT = 32  #: tokens up to which lengths go in one block: padding costs less th
 LIKE = 0.7  #: longer ones share a block down to this share of its longest
 MASK_CELLS = (
     1 << 14
-)  #: branches whose block has more query-key pairs than this only share it with branches behind contexts as long
+)  #: branches whose block has more query-key pairs than this only share it with branches that begin as far along
+WORTH = 8  #: rows that agree on less than one in so many of their tokens don't share them: each would need a mask of its own
 
 
 @dataclass
-class Branches:
-    """Rows behind stems of one `Stems` block, padded to `width` tokens.
+class Block:
+    """Rows of one attention call, padded: `width` queries each over `keys` keys. visible: bool [rows or 1, 1, width, keys], which
+    keys each query sees; None: causal, over keys at the same tokens as the queries."""
 
-    begin: their first cell. stem [R]: index of each row's context in the block; stem_width: its longest context here.
-    visible: bool [R or 1, 1, T, stem_width + T], which keys each token sees.
-    """
-
-    begin: int
+    rows: int
     width: int
-    stem: Tensor
-    stem_width: int
-    visible: Tensor
+    keys: int
+    visible: Tensor | None = None
     _bias: dict[torch.dtype, Tensor] = field(default_factory=dict)
 
-    def bias(self, dtype: torch.dtype) -> Tensor:
+    def bias(self, dtype: torch.dtype) -> Tensor | None:
         """`visible` as what is added to scores: 0 or -inf. Made once for all layers."""
+        if self.visible is None:
+            return None
         if dtype not in self._bias:
             zeros = torch.zeros(self.visible.shape, dtype=dtype, device=self.visible.device)
             self._bias[dtype] = zeros.masked_fill_(~self.visible, -torch.inf)
@@ -53,27 +54,21 @@ class Branches:
 
 
 @dataclass
-class Stems:
-    """Contexts of similar length, padded to `width` tokens; begin: their first cell."""
-
-    begin: int
-    count: int
-    width: int
-    branches: list[Branches]
-
-
-@dataclass
 class SharedPrefix:
-    """Where attention finds the tokens of one micro-batch.
+    """Where attention finds the tokens of one micro-batch, and the head its predictions.
 
-    position_ids [1, N]. token [cells]: the token in each cell of the padded blocks (any token in the padding); cell [N]: the cell of
-    each token. calls: attention calls so far, one a layer.
+    position_ids [1, N]. query, key: the token in each query and key cell of the padded blocks, block after block (any token in the
+    padding); cell [N]: the query cell of each token. distinct [U]: for each pair of a predicting position and a token the first sampled
+    token with it; same [M]: the pair of each sampled token. Both None where no two are alike. calls: attention calls so far, one a layer.
     """
 
     position_ids: Tensor
-    token: Tensor
+    query: Tensor
+    key: Tensor
     cell: Tensor
-    blocks: list[Stems]
+    blocks: list[Block]
+    distinct: Tensor | None = None
+    same: Tensor | None = None
     calls: int = 0
 
 
@@ -127,24 +122,21 @@ def shared_attention(
     if found:
         raise ValueError(f"{type(module).__name__} uses {', '.join(found)}")
     shared_prefix.calls += 1
-    q, k, v = (
-        _Rearranged.apply(x[0].transpose(0, 1), shared_prefix.token, shared_prefix.cell) for x in (query, key, value)
-    )
+    blocks = shared_prefix.blocks
+    q = _Rearranged.apply(query[0].transpose(0, 1), shared_prefix.query, shared_prefix.cell)
+    k, v = (_looked_up(x[0].transpose(0, 1), shared_prefix.key) for x in (key, value))
+    queries = q.split([b.rows * b.width for b in blocks])
+    keys, values = (x.split([b.rows * b.keys for b in blocks]) for x in (k, v))
     parts = []
-    for stems in shared_prefix.blocks:
-        cells = slice(stems.begin, stems.begin + stems.count * stems.width)
-        sq, sk, sv = (x[cells].unflatten(0, (stems.count, stems.width)) for x in (q, k, v))
-        parts.append(_attend(sq, sk, sv, None, scaling))
-        for branches in stems.branches:
-            rows, t = len(branches.stem), branches.width
-            cells = slice(branches.begin, branches.begin + rows * t)
-            bq, bk, bv = (x[cells].unflatten(0, (rows, t)) for x in (q, k, v))
-            bk, bv = (
-                torch.cat([s[:, : branches.stem_width].index_select(0, branches.stem), own], 1)
-                for s, own in ((sk, bk), (sv, bv))
-            )
-            parts.append(_attend(bq, bk, bv, branches.bias(q.dtype), scaling))
+    for b, bq, bk, bv in zip(blocks, queries, keys, values, strict=True):
+        bk, bv = (x.unflatten(0, (b.rows, b.keys)) for x in (bk, bv))
+        parts.append(_attend(bq.unflatten(0, (b.rows, b.width)), bk, bv, b.bias(q.dtype), scaling))
     return _Collected.apply(torch.cat(parts), shared_prefix.cell)[None], None
+
+
+def _looked_up(source: Tensor, index: Tensor) -> Tensor:
+    """source[index] along the first dimension; the gradients of a row's places add up, as those of an embedding do."""
+    return embedding(index, source.flatten(1)).unflatten(1, source.shape[1:])
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, scale: float | None) -> Tensor:
@@ -185,6 +177,19 @@ def trees(contexts: Sequence[Sequence[int]]) -> list[list[int]]:
     return list(found.values())
 
 
+@dataclass(frozen=True)
+class _Row:
+    """What one row adds. path: its tokens from the context's first one on, as far as they are laid out, by their index in the
+    sequence; start: how many of them are there already."""
+
+    path: np.ndarray
+    start: int
+
+    @property
+    def added(self) -> int:
+        return len(self.path) - self.start
+
+
 def lay_out(
     rows: Sequence[tuple[Sequence[int], Sequence[int]]], device: torch.device | str
 ) -> tuple[Tensor, Tensor, SharedPrefix]:
@@ -193,79 +198,97 @@ def lay_out(
     ids: list[np.ndarray] = []
     positions: list[np.ndarray] = []
     place: list[np.ndarray] = [np.zeros(0, np.int64)] * len(rows)
-    stems: list[tuple[int, int]] = []  # (first token, length)
-    branches: list[tuple[int, int, int]] = []  # (first token, length, stem)
+    stems: list[_Row] = []
+    branches: list[_Row] = []
     total = 0
 
-    def add(tokens: np.ndarray, first: int) -> int:
+    def add(tokens: np.ndarray, behind: np.ndarray) -> np.ndarray:
+        """Append tokens behind a path; the whole path."""
         nonlocal total
         ids.append(tokens)
-        positions.append(np.arange(first, first + len(tokens)))
+        positions.append(np.arange(len(behind), len(behind) + len(tokens)))
         total += len(tokens)
-        return total - len(tokens)
+        return np.concatenate([behind, np.arange(total - len(tokens), total)])
 
+    nothing = np.zeros(0, np.int64)
+    target = [np.asarray(tokens, dtype=np.int64) for _, tokens in rows]
     for members in trees([context for context, _ in rows]):
         context = np.asarray(rows[members[0]][0], dtype=np.int64)
+        first = len(context) - 1  # predicts the first sampled token
         if len(members) == 1:
-            tokens = np.asarray(rows[members[0]][1], dtype=np.int64)
-            begin = add(np.concatenate([context, tokens[:-1]]), 0)
-            stems.append((begin, len(context) + len(tokens) - 1))
-            place[members[0]] = begin + len(context) - 1 + np.arange(len(tokens))
+            path = add(np.concatenate([context, target[members[0]][:-1]]), nothing)
+            stems.append(_Row(path, 0))
+            place[members[0]] = path[first:]
             continue
-        stem = add(context, 0)
-        stems.append((stem, len(context)))
-        for i in members:
-            tokens = np.asarray(rows[i][1], dtype=np.int64)
-            begin = add(tokens[:-1], len(context))
-            place[i] = np.concatenate([[stem + len(context) - 1], begin + np.arange(len(tokens) - 1)])
-            if len(tokens) > 1:
-                branches.append((begin, len(tokens) - 1, len(stems) - 1))
-    token, cell, blocks = _blocks(stems, branches, total, device)
+        path = stem = add(context, nothing)
+        stems.append(_Row(stem, 0))
+        before = nothing
+        for i in sorted(members, key=lambda i: target[i][:-1].astype(">i8").tobytes()):
+            own = target[i][:-1]
+            n = _common(before, own)
+            n = n if n * WORTH >= len(own) else 0
+            start = len(context) + n
+            path = add(own[n:], path[:start])
+            place[i] = path[first:]
+            if n < len(own):
+                branches.append(_Row(path, start))
+            before = own
+    layout = _layout(stems, branches, np.concatenate(positions), device)
+    places = np.concatenate(place)
+    targets = np.concatenate(target)
+    _, distinct, same = np.unique(places * (targets.max() + 1) + targets, return_index=True, return_inverse=True)
+    if len(distinct) < len(same):
+        layout.distinct, layout.same = (torch.from_numpy(x).to(device) for x in (distinct, same))
+    return torch.from_numpy(np.concatenate(ids)).to(device)[None], torch.from_numpy(places).to(device), layout
 
-    def tensor(parts: list[np.ndarray]) -> Tensor:
-        return torch.from_numpy(np.concatenate(parts)).to(device)
 
-    return tensor(ids)[None], tensor(place), SharedPrefix(tensor(positions)[None], token, cell, blocks)
+def _common(a: np.ndarray, b: np.ndarray) -> int:
+    """Tokens that both begin with."""
+    n = min(len(a), len(b))
+    differ = np.flatnonzero(a[:n] != b[:n])
+    return int(differ[0]) if len(differ) else n
 
 
-def _blocks(
-    stems: Sequence[tuple[int, int]],
-    branches: Sequence[tuple[int, int, int]],
-    total: int,
-    device: torch.device | str,
-) -> tuple[Tensor, Tensor, list[Stems]]:
-    """(token of each cell, cell of each token, blocks) for stems (first token, length) and branches (first token, length, stem)."""
-    cells: list[np.ndarray] = []
-    cell_of = np.zeros(total, np.int64)
+def _layout(
+    stems: Sequence[_Row], branches: Sequence[_Row], positions: np.ndarray, device: torch.device | str
+) -> SharedPrefix:
+    """The attention blocks of contexts and of what stands behind them, for tokens with these positions."""
+    queries: list[np.ndarray] = []
+    keys: list[np.ndarray] = []
+    cell = np.zeros(len(positions), np.int64)
     used = 0
 
-    def lay(spans: Sequence[tuple[int, int]], width: int) -> int:
+    def lay(rows: Sequence[_Row]) -> tuple[int, int]:
+        """Cells of a block's rows; the widths of its queries and keys."""
         nonlocal used
-        block = np.zeros((len(spans), width), np.int64)
-        for i, (first, length) in enumerate(spans):
-            block[i, :length] = np.arange(first, first + length)
-            cell_of[first : first + length] = used + i * width + np.arange(length)
-        cells.append(block.ravel())
-        used += block.size
-        return used - block.size
+        width, length = max(r.added for r in rows), max(len(r.path) for r in rows)
+        query, key = np.zeros((len(rows), width), np.int64), np.zeros((len(rows), length), np.int64)
+        for i, row in enumerate(rows):
+            own = row.path[row.start :]
+            query[i, : len(own)] = own
+            key[i, : len(row.path)] = row.path
+            cell[own] = used + i * width + np.arange(len(own))
+        queries.append(query.ravel())
+        keys.append(key.ravel())
+        used += query.size
+        return width, length
 
-    children: dict[int, list[tuple[int, int]]] = {}
-    for first, length, stem in branches:
-        children.setdefault(stem, []).append((first, length))
     blocks = []
-    for members in alike([length for _, length in stems]):
-        width = stems[members[0]][1]
-        block = Stems(lay([stems[i] for i in members], width), len(members), width, [])
-        blocks.append(block)
-        own = [(k, span) for k, i in enumerate(members) for span in children.get(i, [])]
-        lengths = np.array([stems[i][1] for i in members])
-        for some in _branch_blocks([span[1] for _, span in own], [int(lengths[k]) for k, _ in own]):
-            behind = np.array([own[j][0] for j in some])
-            t, p = max(own[j][1][1] for j in some), int(lengths[behind].max())
-            begin = lay([own[j][1] for j in some], t)
-            visible = _visible(lengths[behind], p, t).to(device)
-            block.branches.append(Branches(begin, t, torch.from_numpy(behind).to(device), p, visible))
-    return torch.from_numpy(np.concatenate(cells)).to(device), torch.from_numpy(cell_of).to(device), blocks
+    for some in alike([len(row.path) for row in stems]):
+        blocks.append(Block(len(some), *lay([stems[i] for i in some])))
+    for block in _branch_blocks(branches):
+        width, length = lay(block)
+        starts = np.unique([row.start for row in block])
+        if len(starts) > 1:
+            starts = np.array([row.start for row in block])
+        last = torch.from_numpy(starts)[:, None] + torch.arange(width)  # position of each query
+        visible = torch.arange(length) <= last[:, None, :, None]
+        blocks.append(Block(len(block), width, length, visible.to(device)))
+
+    def tensor(parts: Any) -> Tensor:
+        return torch.from_numpy(np.concatenate(parts)).to(device)
+
+    return SharedPrefix(tensor([positions])[None], tensor(queries), tensor(keys), tensor([cell]), blocks)
 
 
 def alike(lengths: Sequence[int]) -> list[list[int]]:
@@ -279,22 +302,16 @@ def alike(lengths: Sequence[int]) -> list[list[int]]:
     return out
 
 
-def _branch_blocks(lengths: Sequence[int], contexts: Sequence[int]) -> list[list[int]]:
-    """Branches with lengths alike; long ones also apart by the length of their context, so that one small mask serves them all."""
-    out = []
-    for some in alike(lengths):
-        if lengths[some[0]] * (lengths[some[0]] + max(contexts[i] for i in some)) <= MASK_CELLS:
-            out.append(some)
-            continue
-        some = sorted(some, key=lambda i: (contexts[i], i))
-        edges = [0, *(n for n in range(1, len(some)) if contexts[some[n]] != contexts[some[n - 1]]), len(some)]
-        out += [some[a:b] for a, b in pairwise(edges)]
+def _branch_blocks(branches: Sequence[_Row]) -> list[list[_Row]]:
+    """Branches with keys and queries alike; long ones also apart by where they start, so that one small mask serves them all."""
+    out: list[list[_Row]] = []
+    for near in alike([len(row.path) for row in branches]):
+        rows = [branches[i] for i in near]
+        for some in alike([row.added for row in rows]):
+            block = [rows[i] for i in some]
+            if block[0].added * max(len(row.path) for row in block) <= MASK_CELLS:
+                out.append(block)
+                continue
+            block.sort(key=lambda row: row.start)
+            out += [list(rest) for _, rest in groupby(block, key=lambda row: row.start)]
     return out
-
-
-def _visible(contexts: np.ndarray, stem_width: int, width: int) -> Tensor:
-    """bool [R, 1, T, stem_width + T] (R = 1 where all contexts are equally long): the whole context, and own tokens up to oneself."""
-    lengths = torch.from_numpy(contexts if contexts.min() < contexts.max() else contexts[:1])
-    context = (torch.arange(stem_width) < lengths[:, None])[:, None].expand(-1, width, -1)
-    own = torch.ones(width, width, dtype=torch.bool).tril().expand(len(lengths), -1, -1)
-    return torch.cat([context, own], -1)[:, None]
