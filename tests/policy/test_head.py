@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from skpo.policy import head as module
-from skpo.policy.head import plain, token_scores
+from skpo.policy.head import plain, takes_gradients, token_scores
 
 WIDTH, VOCABULARY, ROWS = 8, 31, 13
 
@@ -65,23 +65,50 @@ def test_values_and_gradients(kind: str, temperature: float, chunk: int) -> None
 
 
 def test_no_more_logits_than_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    rooms: list[int] = []
     made: list[int] = []
-    linear = module.linear
+    buffer, logits = module._buffer, module._logits
 
-    def watched(*args: Any) -> Tensor:
-        out = linear(*args)
-        made.append(out.numel())
+    def watched_buffer(*args: Any) -> Tensor:
+        out = buffer(*args)
+        rooms.append(out.numel())
         return out
 
-    monkeypatch.setattr(module, "linear", watched)
+    def watched_logits(*args: Any, out: Tensor) -> None:
+        made.append(out.numel())
+        logits(*args, out=out)
+
+    monkeypatch.setattr(module, "_buffer", watched_buffer)
+    monkeypatch.setattr(module, "_logits", watched_logits)
     states, target, _ = inputs()
     logp, _ = token_scores(linear_head(), states, target, temperature=1.0, chunk=3 * VOCABULARY + 5)
     logp.sum().backward()
-    assert max(made) == 3 * VOCABULARY
+    assert rooms == [3 * VOCABULARY] * 3  # two forward, one backward
     assert sum(made) == 2 * ROWS * VOCABULARY  # once forward, once backward
     made.clear()
     token_scores(linear_head(), states, target, temperature=1.0, chunk=1 << 20)[0].sum().backward()
     assert made == [ROWS * VOCABULARY]  # all of them fit: kept, not made again
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_gradients_added_in_place_are_those_of_autograd(bias: bool) -> None:
+    plain_, direct = linear_head(bias=bias), linear_head(bias=bias)
+    for _ in range(2):  # the second pass adds to the first one's
+        for head in (plain_, direct):
+            states, target, weights = inputs()
+            logp, _ = token_scores(head, states, target, temperature=0.7, chunk=4 * VOCABULARY, in_place=head is direct)
+            (logp * weights).sum().backward()
+        for expected_, found in zip(plain_.parameters(), direct.parameters(), strict=True):
+            torch.testing.assert_close(found.grad, expected_.grad, atol=1e-6, rtol=1e-5)
+
+
+def test_a_watched_gradient_is_left_to_autograd() -> None:
+    head = linear_head()
+    assert takes_gradients(head.weight)
+    head.weight.register_post_accumulate_grad_hook(lambda p: None)
+    assert not takes_gradients(head.weight)
+    assert not takes_gradients(linear_head().requires_grad_(False).weight)
+    assert not takes_gradients(linear_head().to(torch.bfloat16).weight)
 
 
 def test_a_head_with_hooks_is_called_as_a_module() -> None:

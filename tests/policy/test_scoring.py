@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from support import tiny_model
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from skpo.policy.budget import padded_batches
 from skpo.policy.scoring import PackedRows, ScoringModel, score_rows
@@ -57,6 +60,42 @@ def test_recomputed_chunks_give_the_same_gradient(family: str) -> None:
         if full is not None:
             torch.testing.assert_close(plain, full, atol=1e-5, rtol=1e-4)
             torch.testing.assert_close(recomputed, plain, atol=1e-6, rtol=1e-5)
+
+
+class Made(TorchDispatchMode):
+    """Dense tensors of one shape that operations make, apart from those that are there."""
+
+    def __init__(self, shape: torch.Size, *there: torch.Tensor | None) -> None:
+        super().__init__()
+        self.shape, self.there, self.names = shape, {t.data_ptr() for t in there if t is not None}, []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = function(*args, **(kwargs or {}))
+        if isinstance(out, torch.Tensor) and out.layout == torch.strided and out.shape == self.shape:
+            if out.data_ptr() not in self.there:
+                self.names.append(str(function))
+            self.there.add(out.data_ptr())
+        return out
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_gradients_of_the_vocabulary_are_added_in_place(family: str, tied: bool) -> None:
+    """They are those of autograd, and no further matrix of the vocabulary is made for them."""
+    plain, direct = (tiny_model(family, tie_word_embeddings=tied) for _ in range(2))
+    scoring, scoring_ = ScoringModel(plain, chunk=2 * 67), ScoringModel(direct, chunk=2 * 67, in_place=True)
+    packed = PackedRows.from_rows(ROWS)
+    weights = torch.linspace(-1, 1, len(packed.target))
+    embedding = direct.get_input_embeddings()
+    head = direct.get_output_embeddings().weight
+    for number in (1, 2, 3):
+        (scoring(*packed.inputs)[0] * weights).sum().backward()
+        with Made(head.shape, head, head.grad, embedding.weight, embedding.weight.grad) as made:
+            (scoring_(*packed.inputs)[0] * weights).sum().backward()
+        assert len(made.names) == ((1 if tied else 2) if number == 1 else 0)  # the gradients themselves
+        assert not embedding.sparse
+        for p, q in zip(plain.parameters(), direct.parameters(), strict=True):
+            assert q.grad is None or q.grad.layout == torch.strided
+            torch.testing.assert_close(q.grad, p.grad, atol=1e-6, rtol=1e-5)
 
 
 def test_padded_form() -> None:

@@ -10,7 +10,8 @@ times the vocabulary.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 from skpo.errors import ModelError
 from skpo.policy import shared_prefix
 from skpo.policy.budget import Row, micro_batches
-from skpo.policy.head import token_scores
+from skpo.policy.head import plain, takes_gradients, token_scores
 from skpo.policy.shared_prefix import SharedPrefix
 
 #: Configuration fields of models that change logits after the output head; they are scored through the model's own head code.
@@ -92,7 +93,10 @@ class ScoringModel(nn.Module):
 
     The temperature is the sampler's: logits are divided by it before the softmax. Everything after the head is float32. chunk: logits
     that exist at one time. share: whether rows may be given in the shared layout. "auto" tries it here on a few tokens, and
-    `padded_because` says what is in the way, if anything; True raises ModelError then; False leaves the model as it is.
+    `padded_because` says what is in the way, if anything; True raises ModelError then; False leaves the model as it is. in_place: the
+    backward pass adds the gradients of output head and, where it is tied to it, of the embedding to `grad` in place. Autograd makes a
+    matrix of the vocabulary for each, beside the one that is there. Not for models whose gradients are watched (DDP), nor for
+    `torch.autograd.grad`.
     """
 
     def __init__(
@@ -102,11 +106,13 @@ class ScoringModel(nn.Module):
         temperature: float = 1.0,
         chunk: int = LOGITS,
         share: bool | Literal["auto"] = "auto",
+        in_place: bool = False,
     ) -> None:
         super().__init__()
         self.model = model
         self.temperature = temperature
         self.chunk = chunk
+        self.in_place = in_place
         self.padded_because: str | None = "it is switched off"
         self.window = float("inf")  #: longest row that sliding windows leave whole, in tokens
         if share:
@@ -122,18 +128,23 @@ class ScoringModel(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """(log-probability, entropy) of each sampled token, both float32 [M]; the entropy (over the full vocabulary, in nats)
         carries no gradient. Arguments as in `PackedRows`."""
-        head = self._head()
+        head: Any = self._head()
         same = shared.same if shared is not None else None
         if shared is not None and shared.distinct is not None:
             place, target = place[shared.distinct], target[shared.distinct]
         options = {"use_cache": False, **shared_prefix.arguments(shared)}
+        in_place = False
         if head is None:
             logits = self.model(input_ids=input_ids, **options).logits
             states = logits.view(-1, logits.shape[-1])[place]
         else:
-            hidden = self._decoder()(input_ids=input_ids, **options)[0]
+            in_place = self.in_place and plain(head) and takes_gradients(head.weight)
+            with self._sparse_gradient(head) if in_place else nullcontext():
+                hidden = self._decoder()(input_ids=input_ids, **options)[0]
             states = hidden.reshape(-1, hidden.shape[-1])[place]
-        logp, entropy = token_scores(head, states, target, temperature=self.temperature, chunk=self.chunk)
+        logp, entropy = token_scores(
+            head, states, target, temperature=self.temperature, chunk=self.chunk, in_place=in_place
+        )
         if same is not None:
             logp, entropy = logp.index_select(0, same), entropy.index_select(0, same)
         return logp, entropy
@@ -142,6 +153,21 @@ class ScoringModel(nn.Module):
         """Whether these rows may be given in the shared layout."""
         longest = max((len(c) + len(t) for c, t in rows), default=0)
         return self.padded_because is None and longest <= self.window
+
+    @contextmanager
+    def _sparse_gradient(self, head: Any) -> Iterator[None]:
+        """The embedding looks tokens up so that its gradient holds their rows alone, where that is added to a dense one: the tied head's,
+        whose backward pass runs first, or that of an earlier pass."""
+        embedding = self._base().get_input_embeddings()
+        if type(embedding) is not nn.Embedding or not takes_gradients(embedding.weight):
+            yield
+            return
+        before = embedding.sparse
+        embedding.sparse = before or embedding.weight is head.weight or embedding.weight.grad is not None
+        try:
+            yield
+        finally:
+            embedding.sparse = before
 
     def _try_sharing(self) -> str | None:
         """Switch the model's attention to one that can share prefixes, and compare both layouts; what is in the way, or None."""

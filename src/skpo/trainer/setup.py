@@ -109,6 +109,7 @@ def build_parts(
     renderer = PromptRenderer(policy.tokenizer, config.model, policy.chat)
     problems, heldout, notes = read_problems(config, renderer, dry_run)
     scoring = scoring_model(trained, config)
+    scoring.in_place = accelerator.num_processes == 1
     optimizer = torch.optim.AdamW(
         [p for p in trained.parameters() if p.requires_grad],
         lr=config.optimizer.lr, betas=config.optimizer.betas, eps=config.optimizer.eps, weight_decay=config.optimizer.weight_decay,
