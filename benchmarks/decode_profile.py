@@ -49,7 +49,7 @@ class Decode:
         for cache, places, tokens in ((self.contexts, contexts, 96), (self.rows, rows, 240)):
             cache.reserve(places, tokens, places, tokens)
             cache.data.normal_()
-        self.layout = Layout(np.arange(rows) % contexts, rng.integers(32, 97, contexts), device)
+        self.layout = Layout(np.arange(rows) % contexts, rng.integers(32, 97, contexts), sizes)
         self.before = np.sort(rng.exponential(56, rows).clip(1, 239).astype(np.int64))[::-1].copy()
         self.tokens = torch.zeros(rows, dtype=torch.int64)
 

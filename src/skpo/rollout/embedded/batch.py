@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,14 +55,26 @@ class Admission:
 
 
 class Batch:
-    """Rows, the two caches, and the passes over the model. Lives as long as a run."""
+    """Rows, the two caches, and the passes over the model. Lives as long as a run.
 
-    def __init__(self, forward: ModelForward, slots: int, limit: int | None, chunk: int, device: torch.device) -> None:
+    caches: what an earlier run left (`leave`), used where its shape fits.
+    """
+
+    def __init__(
+        self,
+        forward: ModelForward,
+        slots: int,
+        limit: int | None,
+        chunk: int,
+        device: torch.device,
+        caches: Sequence[Places] = (),
+    ) -> None:
         self.rows = Rows(slots, device)
         self._forward, self._limit, self._chunk, self._device = forward, limit, chunk, device
         self._contexts = Contexts()
         self._context_cache: Places | None = None
         self._row_cache: Places | None = None
+        self._left = caches
         self._layout: Layout | None = None
         self._pinned: dict[int, int] = {}  # id of a job not launched in full -> its context's place
 
@@ -69,6 +82,11 @@ class Batch:
     def least_tokens(request: Request) -> int:
         """Cache tokens, as counted against the limit, of one row of a request alone."""
         return rounded(len(request.context)) + rounded(request.max_tokens)
+
+    def leave(self) -> list[Places]:
+        """The caches for the next run, where they are small and no limit is set."""
+        caches = [c for c in (self._context_cache, self._row_cache) if c is not None]
+        return caches if self._limit is None and all(c.small for c in caches) else []
 
     def plan_admission(self) -> Admission:
         """What is in use now."""
@@ -132,7 +150,9 @@ class Batch:
             self._row_cache, rows.count, int(before.max()) + 1, rows.slots, int(rows.limit[: rows.count].max())
         )
         if self._layout is None:
-            self._layout = Layout(rows.context[: rows.count].copy(), self._contexts.lengths.copy(), self._device)
+            self._layout = Layout(
+                rows.context[: rows.count].copy(), self._contexts.lengths.copy(), self._row_cache.shape
+            )
         step = DecodePass(self._layout, self._context_cache, self._row_cache, before)
         return self._forward(step, rows.last(), step.positions)
 
@@ -171,7 +191,8 @@ class Batch:
         logits = self._forward(prefill, tokens, prefill.positions, prefill.last)
         if self._context_cache is None:
             shape = self._shape(prefill)
-            self._context_cache, self._row_cache = Places(shape), Places(shape)
+            fitting = [c for c in self._left if c.shape == shape] or [Places(shape), Places(shape)]
+            self._context_cache, self._row_cache = fitting
             self._reserve_contexts()
             prefill.save(self._context_cache)
         for place, row in zip(places.tolist(), logits, strict=True):

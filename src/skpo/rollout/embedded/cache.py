@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 _STEP = 64  # capacities are multiples of this
+_SMALL = 1 << 28  # bytes of a small cache
 
 
 def rounded(tokens: int) -> int:
@@ -47,17 +48,23 @@ class Places:
     def capacity(self) -> int:
         return self.data.shape[4]
 
+    @property
+    def small(self) -> bool:
+        """Whether it may be kept between runs: a new one would cost time, its pages are zeroed as they are first touched."""
+        return self.shape.device.type == "cpu" and self._bytes(self.count, self.capacity) <= _SMALL
+
     def reserve(self, places: int, tokens: int, most_places: int, most_tokens: int) -> None:
         """Room for `tokens` tokens in each of the first `places` places, which keep what they hold.
 
-        Grows by more than asked for, up to the two limits, so that growth is seldom.
+        Grows by more than asked for, up to the two limits, so that growth is seldom; a small cache takes all it may need at once.
         """
         if places <= self.count and tokens <= self.capacity:
             return
-        capacity = self.capacity
-        if tokens > capacity:
-            capacity = max(rounded(tokens), min(rounded(capacity + capacity // 2), rounded(most_tokens)))
+        capacity, most = self.capacity, rounded(most_tokens)
         count = max(places, min(most_places, self.count if places <= self.count else 2 * self.count))
+        if tokens > capacity:
+            all_of_it = self._bytes(count, most) <= _SMALL
+            capacity = max(rounded(tokens), most if all_of_it else min(rounded(capacity + capacity // 2), most))
         fresh = self._empty(count, capacity)
         used = min(places, self.count)
         fresh[:, :, :used, :, : self.capacity] = self.data[:, :, :used]
@@ -78,12 +85,18 @@ class Places:
 
     def _empty(self, places: int, capacity: int) -> Tensor:
         """Zeros: stale NaN in a masked place would spoil a product."""
-        s = self.shape
-        sizes = (s.layers, 2, places, s.kv_heads, capacity, s.head_dim)
+        s, sizes = self.shape, self._sizes(places, capacity)
         if s.device.type != "cpu" or not math.prod(sizes):
             return torch.zeros(sizes, dtype=s.dtype, device=s.device)
         # numpy takes pages that are zero already and touches none of them
         return torch.from_numpy(np.zeros(math.prod(sizes) * s.dtype.itemsize, dtype=np.uint8)).view(s.dtype).view(sizes)
+
+    def _bytes(self, places: int, capacity: int) -> int:
+        return math.prod(self._sizes(places, capacity)) * self.shape.dtype.itemsize
+
+    def _sizes(self, places: int, capacity: int) -> tuple[int, ...]:
+        s = self.shape
+        return s.layers, 2, places, s.kv_heads, capacity, s.head_dim
 
 
 class Contexts:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from skpo.errors import ModelError, SkpoError
 from skpo.rollout.embedded.batch import Batch
+from skpo.rollout.embedded.cache import Places
 from skpo.rollout.embedded.forward import ModelForward
 from skpo.rollout.scheduler import Job, Scheduler
 from skpo.rollout.types import EngineStats, Group, PlanRun, Request, Sample
@@ -32,6 +33,8 @@ class EmbeddedEngine:
     prefill_chunk: most prompt tokens computed in one pass (a longer prompt is a pass of its own).
     lean: compute recognised models (Llama, Qwen2, Qwen3, unwrapped) without their modules, which is faster; on a CPU this
         holds a second copy of the weights, packed, while plans run.
+
+    Caches live as long as a run; on a CPU those of at most 256 MiB are kept for the next.
 
     Samples depend on the weights, the plans and their seeds. What shares a batch with a row changes its logits by
     rounding only. Greedy tokens (temperature 0) have log-probability 0: the distribution sampled holds one token.
@@ -57,6 +60,7 @@ class EmbeddedEngine:
         self._eos = torch.tensor(sorted(set(eos_ids)), dtype=torch.int64, device=self._device)
         self._slots, self._limit, self._chunk = slots, max_cache_tokens, prefill_chunk
         self._batch: Batch | None = None
+        self._caches: list[Places] = []
         self._stats = EngineStats()
 
     def run(self, runs: Iterable[PlanRun | None]) -> Iterator[tuple[int, Group]]:
@@ -67,7 +71,8 @@ class EmbeddedEngine:
         with torch.no_grad():
             self._forward.refresh()
         scheduler = Scheduler(runs, self._check)
-        batch = Batch(self._forward, self._slots, self._limit, self._chunk, self._device)
+        caches, self._caches = self._caches, []
+        batch = Batch(self._forward, self._slots, self._limit, self._chunk, self._device, caches)
         self._batch = batch
         try:
             while True:
@@ -79,6 +84,7 @@ class EmbeddedEngine:
                     self._stats.seconds += time.perf_counter() - began
                 yield from scheduler.pop_finished()
                 if not alive:
+                    self._caches = batch.leave()
                     return
         finally:
             self._batch = None
@@ -103,7 +109,8 @@ class EmbeddedEngine:
         return replace(taken)
 
     def close(self) -> None:
-        """Nothing to free: caches live as long as a run."""
+        """Frees the caches that the last run left."""
+        self._caches = []
 
     def _turn(self, scheduler: Scheduler, batch: Batch) -> bool:
         """Steps until a plan has finished or nothing is left to do; False in the latter case."""

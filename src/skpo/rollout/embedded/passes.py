@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -10,15 +10,47 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from skpo.rollout.embedded.attention import MASKED, attend, merge
-from skpo.rollout.embedded.cache import Places
+from skpo.rollout.embedded.cache import CacheShape, Places
 from skpo.rollout.embedded.rows import TOGETHER
 
-_CONTEXTS = 8  # contexts attended together, over the longest of them
+_CONTEXTS = 8  # contexts that always go together, over the longest of them
+_CALL = 50_000  # numbers of the cache that are read in the time of one more call (measured on one Zen 4 core)
+_QUERIES = 8  # queries of one product that take as long as reading its keys and values
 
 
 def _even(tokens: int) -> int:
     """Products over a multiple of 16 keys are faster; the cache's capacities are multiples of 64."""
     return -(-tokens // 16) * 16
+
+
+class _Span(NamedTuple):
+    """Neighbouring places attended together. longest: tokens of the longest of them; width: most rows that use one of them."""
+
+    low: int
+    high: int
+    longest: int
+    width: int = 0
+
+    @property
+    def work(self) -> float:
+        """Tokens read, and the time of the products in terms of that."""
+        return (self.high - self.low) * self.longest * (1 + self.width / _QUERIES)
+
+    def joined(self, other: _Span) -> _Span:
+        """Both, `other` behind this one, padded to the larger of each."""
+        return _Span(self.low, other.high, max(self.longest, other.longest), max(self.width, other.width))
+
+
+def _join(spans: list[_Span], call: float) -> list[_Span]:
+    """Neighbours go together where that costs less, in padding, than `call`, the work of one more call."""
+    out = spans[:1]
+    for span in spans[1:]:
+        both = out[-1].joined(span)
+        if both.work <= out[-1].work + span.work + call:
+            out[-1] = both
+        else:
+            out.append(span)
+    return out
 
 
 class PrefillPass:
@@ -81,55 +113,51 @@ class PrefillPass:
         return self._windows[window]
 
 
-@dataclass
-class _Bucket:
-    """Neighbouring places attended together. rows: int64 [places, width], the rows that use each (contexts only)."""
-
-    low: int
-    high: int
-    longest: int
-    rows: Tensor | None = None
-
-
 class Layout:
     """Which rows use which contexts; holds until a row starts, ends or moves.
 
     context: int64 [A], each row's place in the context cache. lengths: int64 [places], tokens of each context, 0: free.
+    shape: of the caches.
     """
 
-    def __init__(self, context: np.ndarray, lengths: np.ndarray, device: torch.device) -> None:
-        self.buckets: list[_Bucket] = []
-        back = np.zeros(len(context), dtype=np.int64)
+    def __init__(self, context: np.ndarray, lengths: np.ndarray, shape: CacheShape) -> None:
+        self.shape, device = shape, shape.device
         order = np.argsort(context, kind="stable")
         ordered = context[order]
-        taken = 0
+        nth = np.arange(len(order)) - np.searchsorted(ordered, ordered)  # which of its context's rows each is
+        spans = []
         for low in range(0, len(lengths), _CONTEXTS):
-            high = min(low + _CONTEXTS, len(lengths))
-            a, b = np.searchsorted(ordered, [low, high])
-            if a == b:
-                continue
-            low, high = int(ordered[a]), int(ordered[b - 1]) + 1
-            users, place = order[a:b], ordered[a:b] - low
-            nth = np.arange(b - a) - np.searchsorted(place, place)  # which of its context's rows each is
-            width = int(nth.max()) + 1
-            rows = np.full((high - low, width), users[0], dtype=np.int64)
-            rows[place, nth] = users
-            back[users] = taken + place * width + nth
+            a, b = np.searchsorted(ordered, [low, low + _CONTEXTS])
+            if a < b:
+                first, last = int(ordered[a]), int(ordered[b - 1]) + 1
+                spans.append(_Span(first, last, _even(int(lengths[first:last].max())), int(nth[a:b].max()) + 1))
+        self.spans = _join(spans, 2 * self.call)
+        self.rows = []  # int64 [places, width] for each span: the rows that use each place, and others as padding
+        back = np.zeros(len(context), dtype=np.int64)
+        taken = 0
+        for span in self.spans:
+            a, b = np.searchsorted(ordered, [span.low, span.high])
+            users, place = order[a:b], ordered[a:b] - span.low
+            rows = np.full((span.high - span.low, span.width), users[0], dtype=np.int64)
+            rows[place, nth[a:b]] = users
+            back[users] = taken + place * span.width + nth[a:b]
             taken += rows.size
-            self.buckets.append(
-                _Bucket(low, high, _even(int(lengths[low:high].max())), torch.from_numpy(rows).to(device))
-            )
-        self.back = torch.from_numpy(back).to(device)  # [A] where each row's part is in the concatenated buckets
-        self.device = device
+            self.rows.append(torch.from_numpy(rows).to(device))
+        self.back = torch.from_numpy(back).to(device)  # [A] where each row's part is in the concatenated spans
         self.lengths = torch.from_numpy(lengths).to(device)
         self.context = torch.from_numpy(context).to(device)
-        self.masks = [self._mask(bucket) for bucket in self.buckets]
+        self.masks = [self._mask(span) for span in self.spans]
 
-    def _mask(self, bucket: _Bucket) -> Tensor:
+    @property
+    def call(self) -> float:
+        """`_CALL` in tokens of this cache."""
+        return _CALL / (2 * self.shape.kv_heads * self.shape.head_dim)
+
+    def _mask(self, span: _Span) -> Tensor:
         """Additive mask [places, 1, 1, longest] over the padding of shorter contexts."""
-        at = torch.arange(bucket.longest, device=self.device)
-        hidden = at >= self.lengths[bucket.low : bucket.high, None]
-        return torch.zeros(hidden.shape, device=self.device).masked_fill_(hidden, MASKED)[:, None, None]
+        at = torch.arange(span.longest, device=self.shape.device)
+        hidden = at >= self.lengths[span.low : span.high, None]
+        return torch.zeros(hidden.shape, device=hidden.device).masked_fill_(hidden, MASKED)[:, None, None]
 
 
 class DecodePass:
@@ -140,16 +168,18 @@ class DecodePass:
 
     def __init__(self, layout: Layout, contexts: Places, rows: Places, before: np.ndarray) -> None:
         self._layout, self._contexts, self._rows = layout, contexts, rows
-        device = layout.device
-        count = len(before)
+        device, count = layout.shape.device, len(before)
         self._at = torch.from_numpy(before).to(device)
-        self._index = torch.arange(count, device=device)
         self.positions = layout.lengths[layout.context] + self._at
         edges = [(low, min(low + TOGETHER, count)) for low in range(0, count, TOGETHER)]
-        self._buckets = [_Bucket(low, high, _even(int(before[low:high].max()) + 1)) for low, high in edges]
-        key = torch.arange(_even(int(before.max()) + 1), device=device)
-        self._key = key
-        hidden = key > self._at[:, None]
+        spans = [_Span(low, high, _even(int(before[low:high].max()) + 1)) for low, high in edges]
+        self._spans = _join(spans, layout.call)
+        lines = np.arange(rows.count * layout.shape.kv_heads).reshape(rows.count, -1)[:count] * rows.capacity
+        lines = lines + before[:, None]
+        both = np.stack((lines, lines + rows.count * layout.shape.kv_heads * rows.capacity))
+        self._lines = torch.from_numpy(both.reshape(-1)).to(device)  # [2 * A * kv_heads] where keys and values go
+        self._key = torch.arange(_even(int(before.max()) + 1), device=device)
+        hidden = self._key > self._at[:, None]
         self._mask = torch.zeros(hidden.shape, device=device).masked_fill_(hidden, MASKED)[:, None, None]
         self._windows: dict[int, tuple[Tensor, list[Tensor]]] = {}
 
@@ -158,8 +188,7 @@ class DecodePass:
         count, heads, dim = query.shape
         kv_heads = key.shape[1]
         store = self._rows.data[layer]
-        store[0, self._index, :, self._at] = key
-        store[1, self._index, :, self._at] = value
+        store.view(-1, dim).index_copy_(0, self._lines, torch.stack((key, value)).view(-1, dim))
         q = query.reshape(count, kv_heads, heads // kv_heads, dim)
         mask, context_masks = (
             (self._mask, self._layout.masks) if window is None else self._window(window, heads // kv_heads)
@@ -171,7 +200,7 @@ class DecodePass:
     def _attend_rows(self, q: Tensor, store: Tensor, mask: Tensor, scale: float) -> tuple[Tensor, Tensor]:
         """Over each row's own tokens. q: [A, kv_heads, g, D]; returns the same shape and [A, kv_heads, g]."""
         parts = []
-        for b in self._buckets:
+        for b in self._spans:
             k, v = store[:, b.low : b.high, :, : b.longest]
             parts.append(attend(q[b.low : b.high], k, v, mask[b.low : b.high, ..., : b.longest], scale))
         if len(parts) == 1:
@@ -182,10 +211,9 @@ class DecodePass:
         """Over the shared contexts, the rows of one context as queries of one product."""
         _, kv_heads, g, dim = q.shape
         outs, logs = [], []
-        for b, mask in zip(self._layout.buckets, masks, strict=True):
-            assert b.rows is not None
-            places, width = b.rows.shape
-            grouped = q[b.rows].transpose(1, 2).reshape(places, kv_heads, width * g, dim)
+        for b, rows, mask in zip(self._layout.spans, self._layout.rows, masks, strict=True):
+            places, width = rows.shape
+            grouped = q[rows].transpose(1, 2).reshape(places, kv_heads, width * g, dim)
             k, v = store[:, b.low : b.high, :, : b.longest]
             out, log = attend(grouped, k, v, mask, scale)
             outs.append(out.view(places, kv_heads, width, g, dim).transpose(1, 2).reshape(-1, kv_heads, g, dim))
@@ -201,10 +229,9 @@ class DecodePass:
             own_first = first - (self.positions - self._at)
             mask = self._mask.masked_fill((self._key < own_first[:, None])[:, None, None], MASKED)
             masks = []
-            for b, base in zip(self._layout.buckets, self._layout.masks, strict=True):
-                assert b.rows is not None
+            for b, rows, base in zip(self._layout.spans, self._layout.rows, self._layout.masks, strict=True):
                 hidden = (
-                    torch.arange(b.longest, device=first.device) < first[b.rows][..., None]
+                    torch.arange(b.longest, device=first.device) < first[rows][..., None]
                 )  # [places, width, longest]
                 masks.append(base.masked_fill(hidden.repeat_interleave(g, 1)[:, None], MASKED))
             self._windows[window] = (mask, masks)

@@ -12,6 +12,7 @@ from skpo.rollout.scheduler import Job
 TOGETHER = (
     16  #: rows attended together, over the longest of them; 32 or 8 take 6 to 20 % longer to attend (one Zen 4 core)
 )
+_AHEAD = 8  # steps for which saved padding is counted, in moved tokens (one takes the time of two that are read)
 _HOST = ("made", "limit", "context", "temperature", "top_k", "top_p")
 
 
@@ -112,12 +113,28 @@ class Rows:
 
 
 def _regroup(lengths: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where rows go so that the longest `TOGETHER` of them come first, then the next ones, and so on.
+    """Where rows go so that they are contiguous: (to, from).
 
-    lengths, places: int64 [A], of each row; rows end up in places [0, A). Rows of one bucket are in any order, so few
-    move: a row stays unless its place is in another bucket. Returns the moves, to and from. New rows are shortest and
-    are added behind, and all grow alike, so the order holds until a row ends.
+    lengths, places: int64 [A], of each row; rows end up in places [0, A). Either only the holes are filled, from behind, or the
+    longest `TOGETHER` rows come first, then the next ones, and so on: that saves padding in every step to come, but more rows
+    move. New rows are shortest and are added behind, and all grow alike, so the padding stays until a row ends.
     """
+    fill = _fill(places)
+    order = _sort(lengths, places)
+    saved = _padding(lengths, places, *fill) - _padding(lengths, places, *order)
+    moved = _tokens(lengths, places, order[1]) - _tokens(lengths, places, fill[1])
+    return order if saved * _AHEAD > moved else fill
+
+
+def _fill(places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The last rows go where rows are missing. places: ascending."""
+    count = len(places)
+    return np.setdiff1d(np.arange(count), places), places[places >= count]
+
+
+def _sort(lengths: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Buckets of `TOGETHER` rows in order of length. Rows of one bucket are in any order, so few move: a row stays unless
+    its place is in another bucket."""
     order = np.argsort(-lengths, kind="stable")
     bucket = np.empty(len(places), dtype=np.int64)
     bucket[order] = np.arange(len(places)) // TOGETHER
@@ -126,3 +143,18 @@ def _regroup(lengths: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.nd
     movers = np.flatnonzero(moves)
     movers = movers[np.argsort(bucket[movers], kind="stable")]
     return free, places[movers]
+
+
+def _padding(lengths: np.ndarray, places: np.ndarray, to: np.ndarray, of: np.ndarray) -> int:
+    """Tokens read in a step after these moves: every bucket's rows are read to the longest of them."""
+    by_place = np.zeros(int(places.max(initial=-1)) + 1, dtype=np.int64)
+    by_place[places] = lengths
+    by_place[to] = by_place[of]
+    held = by_place[: len(places)]
+    longest = np.maximum.reduceat(held, np.arange(0, len(held), TOGETHER)) if len(held) else held
+    return int((np.repeat(longest, TOGETHER)[: len(held)]).sum())
+
+
+def _tokens(lengths: np.ndarray, places: np.ndarray, of: np.ndarray) -> int:
+    """Tokens of the rows at places `of`."""
+    return int(lengths[np.searchsorted(places, of)].sum())
