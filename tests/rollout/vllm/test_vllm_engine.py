@@ -163,6 +163,18 @@ def test_the_trainers_state_is_untouched() -> None:
     torch.set_num_threads(threads)
 
 
+def test_more_prompts_than_fit_into_one_step(model: Any) -> None:
+    """None is cut in two: vLLM would have to turn back the random state of its sample, which it can't on a CPU."""
+    engine = engine_on(model, args={"max_num_batched_tokens": 160})
+    plans = [one_stage((*range(4, 98), 5 + i), 1, 8) for i in range(6)]
+    alone = [dict(engine.run([PlanRun(one_stage((*range(4, 98), 5 + i), 1, 8), i)]))[0] for i in range(6)]
+    together = run_plans(engine, plans)
+    engine.close()
+    assert check_samples(model, [s for g in together for s in g.samples]) < 1e-4
+    for group, twin in zip(together, alone, strict=True):
+        assert group.samples[0].tokens.tolist() == twin.samples[0].tokens.tolist()
+
+
 def build_unseeded() -> Any:
     with torch.random.fork_rng():
         return build("llama")

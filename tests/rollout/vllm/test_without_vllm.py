@@ -55,6 +55,7 @@ def test_settings_become_engine_arguments(tmp_path: Path) -> None:
     on_cpu = arguments(tmp_path, "cpu", cache=1000, kv_cache_gib=0.5)
     assert on_cpu["kv_cache_memory_bytes"] == 2**29
     assert on_cpu["num_gpu_blocks_override"] == 1000 // 32
+    assert on_cpu["enable_chunked_prefill"] is False
     with pytest.raises(ConfigError, match=r"args\.max_num_seqs is not allowed; set rollout.slots"):
         arguments(tmp_path, args={"max_num_seqs": 3})
 

@@ -40,7 +40,7 @@ def require_vllm() -> None:
     if (processes := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
         raise ConfigError(
             f"rollout.engine=vllm serves one training process, but there are {processes} (WORLD_SIZE). Use "
-            "rollout.engine=embedded; for a model over several GPUs set rollout.vllm.args.tensor_parallel_size."
+            "rollout.engine=embedded, or vLLM in Ray workers (rollout.engine=ray rollout.ray.engine=vllm); for a model over several GPUs set rollout.vllm.args.tensor_parallel_size."
         )
 
 
@@ -77,7 +77,8 @@ def engine_arguments(
     }
     cache = settings.kv_cache_gib
     if device.type == "cpu":
-        arguments |= {"block_size": CPU_BLOCK, "enforce_eager": True}
+        # whole prompts: after a part of one vLLM 0.32 turns its request's random state back, which it can do on GPUs only
+        arguments |= {"block_size": CPU_BLOCK, "enforce_eager": True, "enable_chunked_prefill": False}
         cache = cache or CPU_CACHE_GIB
     if cache is not None:
         arguments["kv_cache_memory_bytes"] = int(cache * 2**30)
