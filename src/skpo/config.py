@@ -71,7 +71,7 @@ class RayConfig(Section):
     """Rollout workers on Ray (`rollout.engine: ray`)."""
 
     workers: int = Field(1, ge=1)
-    """Rollout workers (of each training process); each holds an engine with weights of its own."""
+    """Rollout workers in all, however many processes train; each holds an engine with weights of its own."""
     engine: Literal["embedded", "vllm"] = "embedded"
     """The engine of each worker."""
     address: str | None = None

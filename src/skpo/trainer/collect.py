@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -24,6 +24,8 @@ from skpo.trainer.processes import fail_together, merged, own_share
 
 if TYPE_CHECKING:
     from skpo.trainer.setup import Parts
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -145,7 +147,7 @@ class Collector:
 
     def _sampled(self, problems: Sequence[Problem], step: int) -> Callable[[], tuple[dict[int, Group], EngineStats]]:
         """A function that samples and scores this process's share: see `Ahead.job`. The plans are made now."""
-        mine = own_share(self.parts.accelerator, list(range(len(problems))))
+        mine = self._share(list(range(len(problems))))
         running = self.parts.engine.run([self._plan(problems[j], step) for j in mine])
 
         def sample() -> tuple[dict[int, Group], EngineStats]:
@@ -157,6 +159,12 @@ class Collector:
             return done, self.parts.engine.take_stats()
 
         return sample
+
+    def _share(self, items: list[T]) -> list[T]:
+        """What of these this process samples: an even part, or with a pool of workers all in the first process."""
+        if self.config.rollout.engine != "ray":
+            return own_share(self.parts.accelerator, items)
+        return items if self.parts.accelerator.is_main_process else []
 
     def _gathered(self, rollouts: Ahead) -> list[Group]:
         """The groups of all processes, in the order of their problems."""
@@ -197,7 +205,7 @@ class Collector:
         with fail_together(accelerator):
             self.settle()
             mine = evaluated(
-                self.parts.engine, self.parts.renderer, self.judge, own_share(accelerator, list(problems)),
+                self.parts.engine, self.parts.renderer, self.judge, self._share(list(problems)),
                 samples=samples, sampling=sampling, max_tokens=max_tokens, seed=self.config.seed,
             )  # fmt: skip
         result = evaluation("held-out", samples, ks, problems, merged(accelerator, mine))

@@ -179,9 +179,8 @@ class Trainer:
             raise self._saved(error, before) from None
 
     def _saved(self, error: WorkersLostError, sampler: dict[str, Any]) -> WorkersLostError:
-        """Save the run without what was under way; the error that says so. Of several processes only one knows, so none saves."""
-        if self.parts.accelerator.num_processes > 1:
-            return error
+        """Save the run without what was under way; the error that says so. Raised in one process, it is raised in all, which save
+        together."""
         self.collector.give_up(sampler)
         self._save()
         return WorkersLostError(

@@ -123,7 +123,7 @@ def build_parts(
         policy=policy,
         renderer=renderer,
         model=model,
-        engine=build_engine(config, policy, accelerator.device, dry_run=dry_run, tell=tell),
+        engine=engine_of(config, policy, accelerator, dry_run, tell),
         pool=verifier_pool(config, [*problems, *heldout]),
         updater=Updater(accelerator, model, optimizer, scheduler, config.optimizer, algorithm, config.seed),
         problems=problems,
@@ -134,6 +134,21 @@ def build_parts(
         auxiliary=auxiliary_model(config, algorithm, accelerator, policy, updates, dry_run),
         notes=[*policy.notes, *notes, *padded_notes(scoring, config)],
     )
+
+
+def engine_of(
+    config: TrainConfig,
+    policy: LoadedPolicy,
+    accelerator: Accelerator,
+    dry_run: bool,
+    tell: Callable[[str], None] | None,
+) -> Engine:
+    """This process's rollout engine. Of several processes the first has the workers of `engine=ray`."""
+    if config.rollout.engine == "ray" and not accelerator.is_main_process:
+        from skpo.rollout.ray.elsewhere import Elsewhere
+
+        return Elsewhere()
+    return build_engine(config, policy, accelerator.device, dry_run=dry_run, tell=tell)
 
 
 def verifier_pool(config: TrainConfig, problems: list[Problem]) -> VerifierPool:

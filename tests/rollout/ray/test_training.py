@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import pytest
 
 from skpo.config import TrainConfig
 from skpo.errors import WorkersLostError
+from skpo.policy.loading import load_policy
 from skpo.rollout.ray.pool import RolloutPool
 from skpo.settings import load_config
 from skpo.trainer import Trainer
@@ -107,6 +111,69 @@ def test_no_workers_left(plain: Path, tmp_path: Path, monkeypatch: pytest.Monkey
         with pytest.raises(WorkersLostError, match=rf"no rollout workers are left.*saved after step 2.*--resume {out}"):
             trainer.train()
     assert [p.name for p in (out / "checkpoints").iterdir()] == ["step-000002"]
+    Trainer(config(out, "engine=ray"), resume=True, quiet=True).train()
+    assert sampled(out) == sampled(plain)
+    assert [r.expected for r in numbers(plain)] == numbers(out)
+
+
+def test_two_training_processes_share_one_pool(plain: Path, tmp_path: Path) -> None:
+    """`workers` are those of the run: the first process has them, and all have the groups."""
+    out = tmp_path / "two"
+    Trainer(
+        config(out, "engine=ray", "rollout.ray.workers=2", "processes=2", "process_timeout=240"), quiet=True
+    ).train()
+    assert sampled(out) == sampled(plain)
+    assert [r.expected for r in numbers(plain)] == numbers(out)
+    records = read_metrics(out)[1:]
+    assert {r["workers"] for r in records} == {2}
+    size = sum(p.numel() * 4 for p in load_policy(config(out).model).model.parameters())
+    assert {r["weights_bytes"] for r in records} == {size}  # once, not once a process
+
+
+def below(ancestor: int) -> list[int]:
+    """Process ids of the Ray workers that a process has started, through others."""
+    found, parents = [], {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(status.parent.name)] = int(status.read_text().rpartition(")")[2].split()[1])
+            if (status.parent / "cmdline").read_bytes().startswith(b"ray::Worker"):
+                found.append(int(status.parent.name))
+        except OSError:
+            continue
+    return [pid for pid in found if ancestor in lineage(pid, parents)]
+
+
+def lineage(pid: int, parents: dict[int, int]) -> list[int]:
+    line = [pid]
+    while line[-1] in parents:
+        line.append(parents[line[-1]])
+    return line
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked up in Linux's /proc")
+def test_no_workers_left_of_two_training_processes(plain: Path, tmp_path: Path) -> None:
+    """Both know at once, and the run is saved; one process goes on with what two have left."""
+    out = tmp_path / "lost"
+    more = ["engine=ray", "rollout.ray.restarts=0", "checkpoint.every=0", "processes=2", "process_timeout=240"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "skpo", "train", "--quiet", "chain", *SETTINGS, *more, f"out={out}"],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    ) as run:  # fmt: skip
+        deadline = time.monotonic() + 240
+        while len(read_metrics(out)) < 3:  # before training and two steps
+            assert run.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        (worker,) = below(run.pid)
+        os.kill(worker, signal.SIGKILL)
+        output, _ = run.communicate(timeout=120)
+    assert run.returncode == 2, output
+    (saved,) = (p.name for p in (out / "checkpoints").iterdir())
+    step = int(saved.removeprefix("step-"))
+    assert 2 <= step < 5
+    line = " ".join(output.split())
+    assert "no rollout workers are left" in line
+    assert f"saved after step {step}; go on with: skpo train --resume" in line
     Trainer(config(out, "engine=ray"), resume=True, quiet=True).train()
     assert sampled(out) == sampled(plain)
     assert [r.expected for r in numbers(plain)] == numbers(out)
