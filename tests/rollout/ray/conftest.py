@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+
+if importlib.util.find_spec("vllm") is None:
+    collect_ignore = ["test_vllm_workers.py"]
+os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # as in tests/rollout/vllm
 
 
 @pytest.fixture(scope="module")

@@ -57,8 +57,7 @@ class RolloutPool:
         self._rows = probe.probe_rows(policy.model.get_input_embeddings().weight.shape[0], probe.TOKENS)
         self._expected: np.ndarray | None = None  # the trainer's scores of them at that version
         self._before: np.ndarray | None = None  # and at the one before
-        full = next(policy.model.parameters()).dtype == torch.float32
-        self._tolerance = probe.TOLERANCE if full else probe.LOW_PRECISION_TOLERANCE
+        self._tolerance = _tolerance(config, next(policy.model.parameters()).dtype)
         self._seen = time.monotonic()  # when a worker was last there
         self._stats = EngineStats()
         self._more: dict[str, float] = {}
@@ -334,6 +333,15 @@ class _Run:
         back = sorted(number for number in flight if number in self._open)
         self.todo.extendleft(reversed(back))
         return len(back)
+
+
+def _tolerance(config: TrainConfig, dtype: torch.dtype) -> float:
+    """How far a worker's probe may be from the trainer's, whose weights are of this type."""
+    vllm = config.rollout.vllm
+    if config.rollout.ray.engine == "embedded":
+        return probe.TOLERANCE if dtype == torch.float32 else probe.LOW_PRECISION_TOLERANCE
+    full = dtype == torch.float32 and vllm.dtype in ("auto", "float32")
+    return vllm.probe_tolerance or (probe.TOLERANCE if full else probe.LOW_PRECISION_TOLERANCE)
 
 
 def _cause(error: Any) -> BaseException:

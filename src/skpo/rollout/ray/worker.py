@@ -22,6 +22,10 @@ from skpo.rollout.ray.parcels import Weights, unpack_run
 from skpo.rollout.types import EngineStats, PlanRun
 from skpo.rollout.weights import load_weights
 
+LAUNCH = (
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_NAME",
+    "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+)  # fmt: skip
 POLL = 2.0  #: seconds after which `poll` answers even without news
 
 
@@ -67,6 +71,10 @@ class Worker:
         from skpo.trainer.judge import Judge
         from skpo.verifiers.pool import VerifierPool
 
+        for name in [n for n in os.environ if n in LAUNCH or n.startswith("TORCHELASTIC_")]:
+            del os.environ[
+                name
+            ]  # of the training processes that started this cluster; vLLM would take them for its own
         ray = self.config.rollout.ray
         torch.set_num_threads(ray.threads)
         self.device = torch.device("cuda" if ray.gpus and torch.cuda.is_available() else "cpu")
@@ -95,7 +103,8 @@ class Worker:
             if run == self._run:  # else a later call of this method was faster
                 load_weights(self.policy.model, weights.tensors())
                 self.engine.update_weights(None, weights.version)
-        return probe.trainer_scores(self.policy.model, rows)
+            scores = getattr(self.engine, "scores", None)  # of an engine that doesn't sample from the model itself
+            return scores(rows) if scores is not None else probe.trainer_scores(self.policy.model, rows)
 
     def add(self, run: int, plans: list[tuple[int, bytes]]) -> None:
         """Take plans of the pool's run number `run`."""

@@ -215,7 +215,7 @@ class VLLMEngine:
 
     def _verify(self, version: int) -> None:
         expected = probe.trainer_scores(self._model, self._rows)
-        verdict = probe.Verdict(expected, self._scores(), self._before, self._tolerance)
+        verdict = probe.Verdict(expected, self.scores(self._rows), self._before, self._tolerance)
         self._arrival["probe_deviation"] = verdict.deviation
         if not verdict.good:
             raise ModelError(self._explain(verdict, version))
@@ -230,7 +230,7 @@ class VLLMEngine:
         if verdict.unmoved:
             return f"{what} They are still those of the version before: the new weights did not arrive."
         self._engine.collective_rpc("skpo_refresh_head")
-        if probe.gap(self._scores(), verdict.expected) <= verdict.tolerance:
+        if probe.gap(self.scores(self._rows), verdict.expected) <= verdict.tolerance:
             return f"{what} The output head was stale: it still held older weights, and is right once packed again."
         if verdict.deviation < 10 * verdict.tolerance:
             return f"{what} If that is what its precision gives here, raise rollout.vllm.probe_tolerance."
@@ -239,13 +239,16 @@ class VLLMEngine:
             "use rollout.engine=embedded."
         )
 
-    def _scores(self) -> np.ndarray:
-        """vLLM's log-probabilities of the probe's rows, as `probe.trainer_scores` gives them: those of its sampler, as in rollouts."""
+    def scores(self, rows: probe.Rows) -> np.ndarray:
+        """vLLM's log-probabilities of a probe's rows, as `probe.trainer_scores` gives them: those of its sampler, as in rollouts.
+
+        Not while plans run.
+        """
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
-        names = [f"probe {next(self._ids)}" for _ in self._rows.contexts]
-        for name, context, tokens in zip(names, self._rows.contexts, self._rows.tokens, strict=True):
+        names = [f"probe {next(self._ids)}" for _ in rows.contexts]
+        for name, context, tokens in zip(names, rows.contexts, rows.tokens, strict=True):
             parameters = SamplingParams(
                 temperature=1.0, seed=0, max_tokens=1, logprob_token_ids=tokens, flat_logprobs=True, detokenize=False,
                 output_kind=RequestOutputKind.FINAL_ONLY,
@@ -256,7 +259,7 @@ class VLLMEngine:
             for output in self._step():
                 scores = output.outputs[0].logprobs
                 found[output.request_id] = dict(zip(scores.token_ids, scores.logprobs, strict=True))
-        wanted = zip(names, self._rows.tokens, strict=True)
+        wanted = zip(names, rows.tokens, strict=True)
         return np.asarray([[found[name][token] for token in tokens] for name, tokens in wanted], dtype=np.float32)
 
     # ---- the rest --------------------------------------------------------------------------------------------------
