@@ -28,6 +28,7 @@ def test_missing_vllm_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_several_training_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
     monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_RANK", "0")
     with pytest.raises(ConfigError, match="serves one training process, but there are 2"):
         VLLMEngine(tiny_model("llama"), eos_ids=[1])
 

