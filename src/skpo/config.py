@@ -81,7 +81,7 @@ class RayConfig(Section):
     gpus: float = Field(0.0, ge=0)
     """GPUs that a worker reserves; with any it samples on the first of them."""
     threads: int = Field(1, ge=1)
-    """CPU threads of torch in a worker."""
+    """CPU threads of torch in a worker, and of its vLLM."""
     in_flight: int | None = Field(None, ge=1)
     """Most problems at one worker at a time. None: an even share of the unfinished ones. Few help where workers differ in speed."""
     restarts: int = Field(2, ge=0)
