@@ -82,7 +82,8 @@ class Worker:
         self.policy.model.to(self.device)
         renderer = PromptRenderer(self.policy.tokenizer, self.config.model, self.policy.chat)
         rollout = self.config.rollout.model_copy(update={"engine": ray.engine})
-        self.engine = build_engine(self.config.model_copy(update={"rollout": rollout, "threads": ray.threads}), self.policy, self.device)
+        config = self.config.model_copy(update={"rollout": rollout, "threads": ray.threads})
+        self.engine = build_engine(config, self.policy, self.device)
         v = self.config.verify
         pool = VerifierPool(v.workers, v.deadline, v.memory_mb, v.unsafe_code)  # its processes start when a plan asks
         self._own: dict[str, Any] = {
