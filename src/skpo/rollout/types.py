@@ -165,12 +165,14 @@ class PlanRun:
 @dataclass
 class EngineStats:
     """Counters since the last `take_stats`: tokens sampled, prompt tokens computed, decode steps, rows summed over decode
-    steps (a sample's first token comes from its prefill)."""
+    steps (a sample's first token comes from its prefill), and how many of these were computed (rows that are alike so far may
+    share)."""
 
     generated_tokens: int = 0
     prefill_tokens: int = 0
     steps: int = 0
     rows: int = 0
+    computed: int = 0
     seconds: float = 0.0
     more: dict[str, float] = field(default_factory=dict)  #: further metrics of this engine
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from rollout.engine.engine_models import FAMILIES, build, check_samples, run_plans, two_stage
+from rollout.engine.engine_models import FAMILIES, as_lists, build, check_samples, run_plans, two_stage
 
 from skpo.rollout.embedded import EmbeddedEngine
 from skpo.rollout.types import Group, Plan, Problem, Request, Sampling
@@ -128,3 +128,25 @@ def test_one_prefill_for_equal_contexts() -> None:
 
     run_plans(engine, [plan((5, 6, 7)), plan((5, 6, 7)), plan((8, 9))])
     assert engine.take_stats().prefill_tokens == 5
+
+
+def test_rows_that_are_alike_so_far_are_computed_once() -> None:
+    """A peaked model's samples begin alike and part one by one; each is what it would be alone, and greedy ones never part."""
+    model = build("llama")
+    with torch.no_grad():
+        model.lm_head.weight *= 12
+    engine = EmbeddedEngine(model, eos_ids=[3], slots=40)
+    plans = [(5, 6, 7 + i) for i in range(4)]
+    groups = run_plans(engine, [two_stage(q, 8, 24) for q in plans])
+    stats = engine.take_stats()
+    samples = [s for g in groups for s in [*g.samples, *g.unused]]
+    assert len({tuple(s.tokens) for s in samples}) > 20
+    assert len({tuple(s.tokens[:2]) for s in samples}) < 40
+    assert stats.computed < 0.8 * stats.rows
+    assert check_samples(model, samples) < 1e-4
+    alone = EmbeddedEngine(model, eos_ids=[3], slots=1)
+    assert as_lists(run_plans(alone, [two_stage(q, 8, 24) for q in plans])) == as_lists(groups)
+    assert (s := alone.take_stats()).computed == s.rows
+    run_plans(engine, [two_stage((5, 6, 7), 8, 24, Sampling(temperature=0.0))])
+    stats = engine.take_stats()
+    assert stats.rows == 8 * stats.computed > 0

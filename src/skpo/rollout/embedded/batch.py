@@ -1,4 +1,4 @@
-"""The running batch: rows, their caches and the model, without any knowledge of plans."""
+"""The running batch: rows, their lanes and caches, and the model, without any knowledge of plans."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from skpo.errors import ModelError
 from skpo.rollout.embedded.cache import CacheShape, Contexts, Places, rounded
 from skpo.rollout.embedded.forward import ModelForward
+from skpo.rollout.embedded.lanes import Lanes
 from skpo.rollout.embedded.passes import DecodePass, Layout, PrefillPass
 from skpo.rollout.embedded.rows import Rows
 from skpo.rollout.sampling import sample
@@ -69,7 +70,7 @@ class Batch:
         device: torch.device,
         caches: Sequence[Places] = (),
     ) -> None:
-        self.rows = Rows(slots, device)
+        self.rows, self.lanes = Rows(slots, device), Lanes(slots)
         self._forward, self._limit, self._chunk, self._device = forward, limit, chunk, device
         self._contexts = Contexts()
         self._context_cache: Places | None = None
@@ -141,31 +142,53 @@ class Batch:
         return tokens, logp
 
     def decode(self) -> Tensor:
-        """Run every row's last token through the model; returns logits [rows, V]."""
-        rows = self.rows
+        """Run every row's last token through the model, those of rows that are alike so far once; returns logits [rows, V]."""
+        rows, lanes = self.rows, self.lanes
         assert self._context_cache is not None
         assert self._row_cache is not None
-        before = rows.made[: rows.count] - 1
-        self._reserve(
-            self._row_cache, rows.count, int(before.max()) + 1, rows.slots, int(rows.limit[: rows.count].max())
-        )
+        self._branch()
+        lane, before = rows.lane[: rows.count], lanes.length[: lanes.count]
+        lead = np.empty(lanes.count, dtype=np.int64)
+        lead[lane] = np.arange(rows.count)  # one of a lane's rows
         if self._layout is None:
             self._layout = Layout(
-                rows.context[: rows.count].copy(), self._contexts.lengths.copy(), self._row_cache.shape
+                lanes.context[: lanes.count].copy(), self._contexts.lengths.copy(), self._row_cache.shape
             )
         step = DecodePass(self._layout, self._context_cache, self._row_cache, before)
-        return self._forward(step, rows.last(), step.positions)
+        tokens = rows.last()[torch.from_numpy(lead).to(self._device)]
+        logits = self._forward(step, tokens, step.positions)
+        before += 1
+        return logits[torch.from_numpy(lane).to(self._device)]
+
+    def _branch(self) -> None:
+        """A lane for every row, rows that are alike in one, and room for the token to come."""
+        rows, lanes, cache = self.rows, self.lanes, self._row_cache
+        assert cache is not None
+        lane, count = rows.lane[: rows.count], lanes.count
+        to = of = np.empty(0, dtype=np.int64)
+        if count < rows.count or (lane < 0).any():
+            lane[:], to, of = lanes.branch(lane, rows.last().cpu().numpy())
+        longest, most = int(lanes.length[: lanes.count].max()), int(rows.limit[: rows.count].max())
+        self._reserve(cache, lanes.count, longest + 1, rows.slots, most)
+        if len(to) and (tokens := int(lanes.length[to].max())):
+            cache.move(to, of, tokens)
+        if lanes.count > count:
+            self._layout = None
 
     def remove(self, numbers: np.ndarray) -> None:
-        """End rows; others move into their places."""
-        for place in self.rows.context[numbers].tolist():
+        """End rows, and lanes that have none left."""
+        rows, lanes = self.rows, self.lanes
+        for place in rows.context[numbers].tolist():
             self._contexts.release(place)
-        to, of = self.rows.remove(numbers)
-        cached = self.rows.made[to] - 1
-        if cached.any() and self._row_cache is not None:
-            some = cached > 0  # the others have no place in the cache yet
-            self._row_cache.move(to[some], of[some], int(cached.max()))
-        self._layout = None
+        rows.remove(numbers)
+        lane = rows.lane[: rows.count]
+        used = np.unique(lane[lane >= 0])
+        if len(used) < lanes.count:
+            to, of, number = lanes.keep(used)
+            lane[lane >= 0] = number[lane[lane >= 0]]
+            if len(to) and self._row_cache is not None:
+                self._row_cache.move(to, of, int(lanes.length[to].max()))
+            self._layout = None
 
     def _prefill(self, contexts: list[tuple[int, ...]]) -> int:
         """Compute contexts, those of similar length together; returns the number of tokens."""
@@ -211,12 +234,12 @@ class Batch:
         both = [c for c in (self._row_cache, self._context_cache) if c is not None]
         need = max(places, cache.count) * max(rounded(tokens), cache.capacity)
         if need + sum(c.count * c.capacity for c in both if c is not cache) > self._limit:
-            rows = self.rows
+            lanes = self.lanes
             for c in both:
                 if c is self._context_cache:
                     c.trim(min(c.count, self._contexts.extent), self._contexts.longest)
                 else:
-                    c.trim(min(c.count, rows.count), int(rows.made[: rows.count].max(initial=0)))
+                    c.trim(min(c.count, lanes.count), int(lanes.length[: lanes.count].max(initial=0)))
         cache.reserve(places, tokens, places, tokens)
 
     def _shape(self, prefill: PrefillPass) -> CacheShape:

@@ -36,6 +36,9 @@ class EmbeddedEngine:
 
     Caches live as long as a run; on a CPU those of at most 256 MiB are kept for the next.
 
+    Rows that have drawn the same tokens behind the same context are computed once until they part: a group's samples begin
+    alike, for longer the surer the model is; greedy ones stay alike.
+
     Samples depend on the weights, the plans and their seeds. What shares a batch with a row changes its logits by
     rounding only. Greedy tokens (temperature 0) have log-probability 0: the distribution sampled holds one token.
     """
@@ -147,6 +150,7 @@ class EmbeddedEngine:
         self.steps += 1
         self._stats.steps += 1
         self._stats.rows += batch.rows.count
+        self._stats.computed += batch.lanes.count
         self._draw(scheduler, batch, logits, 0)
 
     def _draw(self, scheduler: Scheduler, batch: Batch, logits: Tensor, low: int) -> None:

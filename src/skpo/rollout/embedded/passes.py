@@ -11,7 +11,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from skpo.rollout.embedded.attention import MASKED, attend, merge
 from skpo.rollout.embedded.cache import CacheShape, Places
-from skpo.rollout.embedded.rows import TOGETHER
+from skpo.rollout.embedded.lanes import TOGETHER
 
 _CONTEXTS = 8  # contexts that always go together, over the longest of them
 _CALL = 50_000  # numbers of the cache that are read in the time of one more call (measured on one Zen 4 core)

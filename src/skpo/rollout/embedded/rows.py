@@ -1,4 +1,4 @@
-"""The rows that decode: their tokens, log-probabilities, seeds and settings, kept contiguous at [0, count)."""
+"""The samples that are being drawn: their tokens, log-probabilities, seeds and settings, kept contiguous at [0, count)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,7 @@ from torch import Tensor
 from skpo.rollout.sampling import RowSampling
 from skpo.rollout.scheduler import Job
 
-TOGETHER = (
-    16  #: rows attended together, over the longest of them; 32 or 8 take 6 to 20 % longer to attend (one Zen 4 core)
-)
-_AHEAD = 8  # steps for which saved padding is counted, in moved tokens (one takes the time of two that are read)
-_HOST = ("made", "limit", "context", "temperature", "top_k", "top_p")
+_HOST = ("made", "limit", "context", "lane", "temperature", "top_k", "top_p")
 
 
 class Rows:
@@ -22,12 +18,13 @@ class Rows:
     made:    tokens sampled so far. The last of them is not in the key-value cache yet: it holds made - 1.
     limit:   the request's max_tokens.
     context: place of the row's context in the context cache.
+    lane:    the row's lane (`lanes.Lanes`); negative, -1 - context, until its first token goes through the model.
     """
 
     def __init__(self, slots: int, device: torch.device) -> None:
         self.slots, self.device = slots, device
         self.count = 0
-        self.made, self.limit, self.context, self.top_k = (np.zeros(slots, dtype=np.int64) for _ in range(4))
+        self.made, self.limit, self.context, self.lane, self.top_k = (np.zeros(slots, dtype=np.int64) for _ in range(5))
         self.temperature = np.ones(slots, dtype=np.float32)
         self.top_p = np.ones(slots, dtype=np.float64)
         self.job: list[tuple[Job, int]] = []  # of each row: its job, and its sample's number in the request
@@ -44,6 +41,7 @@ class Rows:
         self.made[low:high] = 0
         self.limit[low:high] = job.request.max_tokens
         self.context[low:high] = place
+        self.lane[low:high] = -1 - place
         self.temperature[low:high] = sampling.temperature
         self.top_k[low:high] = sampling.top_k
         self.top_p[low:high] = sampling.top_p
@@ -90,12 +88,11 @@ class Rows:
         tokens, logp = (x[index, :longest].cpu().numpy() for x in (self.tokens, self.logp))
         return [(tokens[j, :n].copy(), logp[j, :n].copy()) for j, n in enumerate(self.made[numbers])]
 
-    def remove(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """End these rows; the others become contiguous, near enough in order of length. Returns what moved: (to, from)."""
-        stays = np.ones(self.count, dtype=bool)
-        stays[numbers] = False
-        left = np.flatnonzero(stays)
-        to, of = _regroup(self.made[left], left)
+    def remove(self, numbers: np.ndarray) -> None:
+        """End these rows; the last ones take their numbers."""
+        count = self.count - len(numbers)
+        to = np.sort(numbers[numbers < count])
+        of = np.setdiff1d(np.arange(count, self.count), numbers)
         if len(to):
             for name in _HOST:
                 values = getattr(self, name)
@@ -103,58 +100,8 @@ class Rows:
             target, source = (torch.from_numpy(x).to(self.device) for x in (to, of))
             for tensor in (self.seeds, self.tokens, self.logp):
                 tensor[target] = tensor[source]
-            moved = [self.job[i] for i in of.tolist()]
-            for i, job in zip(to.tolist(), moved, strict=True):
-                self.job[i] = job
-        self.count = len(left)
-        del self.job[self.count :]
+            for i, j in zip(to.tolist(), of.tolist(), strict=True):
+                self.job[i] = self.job[j]
+        self.count = count
+        del self.job[count:]
         self._plain = None
-        return to, of
-
-
-def _regroup(lengths: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where rows go so that they are contiguous: (to, from).
-
-    lengths, places: int64 [A], of each row; rows end up in places [0, A). Either only the holes are filled, from behind, or the
-    longest `TOGETHER` rows come first, then the next ones, and so on: that saves padding in every step to come, but more rows
-    move. New rows are shortest and are added behind, and all grow alike, so the padding stays until a row ends.
-    """
-    fill = _fill(places)
-    order = _sort(lengths, places)
-    saved = _padding(lengths, places, *fill) - _padding(lengths, places, *order)
-    moved = _tokens(lengths, places, order[1]) - _tokens(lengths, places, fill[1])
-    return order if saved * _AHEAD > moved else fill
-
-
-def _fill(places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The last rows go where rows are missing. places: ascending."""
-    count = len(places)
-    return np.setdiff1d(np.arange(count), places), places[places >= count]
-
-
-def _sort(lengths: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Buckets of `TOGETHER` rows in order of length. Rows of one bucket are in any order, so few move: a row stays unless
-    its place is in another bucket."""
-    order = np.argsort(-lengths, kind="stable")
-    bucket = np.empty(len(places), dtype=np.int64)
-    bucket[order] = np.arange(len(places)) // TOGETHER
-    moves = (places // TOGETHER != bucket) | (places >= len(places))
-    free = np.setdiff1d(np.arange(len(places)), places[~moves])
-    movers = np.flatnonzero(moves)
-    movers = movers[np.argsort(bucket[movers], kind="stable")]
-    return free, places[movers]
-
-
-def _padding(lengths: np.ndarray, places: np.ndarray, to: np.ndarray, of: np.ndarray) -> int:
-    """Tokens read in a step after these moves: every bucket's rows are read to the longest of them."""
-    by_place = np.zeros(int(places.max(initial=-1)) + 1, dtype=np.int64)
-    by_place[places] = lengths
-    by_place[to] = by_place[of]
-    held = by_place[: len(places)]
-    longest = np.maximum.reduceat(held, np.arange(0, len(held), TOGETHER)) if len(held) else held
-    return int((np.repeat(longest, TOGETHER)[: len(held)]).sum())
-
-
-def _tokens(lengths: np.ndarray, places: np.ndarray, of: np.ndarray) -> int:
-    """Tokens of the rows at places `of`."""
-    return int(lengths[np.searchsorted(places, of)].sum())

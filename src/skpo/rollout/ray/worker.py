@@ -201,7 +201,7 @@ class Worker:
 
 
 def _add(total: EngineStats, more: EngineStats) -> None:
-    for name in ("generated_tokens", "prefill_tokens", "steps", "rows", "seconds"):
+    for name in ("generated_tokens", "prefill_tokens", "steps", "rows", "computed", "seconds"):
         setattr(total, name, getattr(total, name) + getattr(more, name))
 
 

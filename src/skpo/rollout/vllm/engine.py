@@ -173,6 +173,7 @@ class VLLMEngine:
             logp = np.zeros_like(logp)
         self._stats.generated_tokens += len(tokens)
         self._stats.rows += len(tokens) - 1
+        self._stats.computed += len(tokens) - 1
         self._stats.prefill_tokens += len(job.request.context) - (output.num_cached_tokens or 0)
         finished = made.finish_reason == "stop"
         return Sample(job.request.context, tokens, logp, finished, seed=job.sample_seed(i), version=self.version)
