@@ -35,6 +35,7 @@ RUNS = {
     "step_prompts": ["step", "--work", "prompts"],
     "skpo_cost": ["skpo_cost"],
     "scaling": ["scaling"],
+    "train_memory": ["train_memory"],
     "decode_profile": ["decode_profile"],
 }
 
