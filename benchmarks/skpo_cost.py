@@ -150,9 +150,13 @@ def steps(options: Options, report: Report, *, tail: bool) -> None:
             per = [spread(1e3 * t.seconds / t.counts["tokens"] for t in turns)]
             per += [spread(1e3 * t.counts[part] / t.counts["tokens"] for t in turns) for part in ("rollout", "train")]
             rows.append(
-                [side, *per, spread(t.counts["tokens"] for t in turns), spread(t.counts["trained"] for t in turns)]
+                [
+                    side,
+                    *per,
+                    *(spread(t.counts[name] for t in turns) for name in ("tokens", "computed", "steps", "trained")),
+                ]
             )
-        rows.append(["skpo over grpo", cost, None, None, None, None])
+        rows.append(["skpo over grpo", cost, None, None, None, None, None, None])
         kind = "4M model, geometric tail" if tail else "chain recipe"
         report.table(
             f"a whole step, {kind}: {problems} problems x {group}, at most {budget} tokens",
@@ -162,7 +166,9 @@ def steps(options: Options, report: Report, *, tail: bool) -> None:
                 "of it rollout",
                 "of it train",
                 "tokens generated",
-                "tokens trained",
+                "computed for them",
+                "decode steps",
+                "trained",
             ],
             rows,
         )

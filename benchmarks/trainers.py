@@ -89,7 +89,8 @@ class _Ended(BaseException):
 def skpo_run(recipe: str, overrides: Sequence[str], options: Options) -> Stepper:
     """A run of this library's own trainer: without evaluation, checkpoints and rollout files, with its metrics.
 
-    Counts of a step: tokens (generated), trained, rollout (seconds, verification included) and train (seconds of the rest).
+    Counts of a step: tokens (generated), trained, rollout (seconds, verification included) and train (seconds of the rest); steps
+    (decode steps) and computed (tokens that went through the model for them, prompts included).
     """
     from skpo.settings import load_config
     from skpo.trainer import Trainer
@@ -109,6 +110,9 @@ def skpo_run(recipe: str, overrides: Sequence[str], options: Options) -> Stepper
             self.last = {
                 "tokens": float(self.record["tokens_generated"]),
                 "trained": float(self.record["tokens_trained"]),
+                "steps": float(self.record["engine_steps"]),
+                "computed": self.record["tokens_prefilled"]
+                + self.record["engine_steps"] * self.record["slots_computed"],
                 "rollout": self.rolled - begin,
                 "train": options.clock_now() - self.rolled,
             }

@@ -184,7 +184,8 @@ class Collector:
         return PlanRun(self.algorithm.plan(problem, context), seed)
 
     def _statistics(self) -> dict[str, float]:
-        """Counters of all processes' engines: prompt tokens in all, decode steps of the longest, rows per decode step of each."""
+        """Counters of all processes' engines: prompt tokens in all, decode steps of the longest, rows per decode step of each,
+        and how many of them were computed."""
         own, self._taken = self._taken, []
         everyones = merged(self.parts.accelerator, {self.parts.accelerator.process_index: own}).values()
         steps = [sum(s.steps for s in each) for each in everyones]
@@ -193,6 +194,7 @@ class Collector:
             "tokens_prefilled": sum(s.prefill_tokens for s in taken),
             "engine_steps": max(steps),
             "slots_busy": sum(s.rows for s in taken) / max(sum(steps), 1),
+            "slots_computed": sum(s.computed for s in taken) / max(sum(steps), 1),
         }
         for name in dict.fromkeys(name for s in taken for name in s.more):
             values = [s.more[name] for s in taken if name in s.more]

@@ -35,6 +35,7 @@ COST = (
     "tokens_prefilled",
     "engine_steps",
     "slots_busy",
+    "slots_computed",
     "worker",
     "plans_repeated",
     "weights",
