@@ -7,7 +7,7 @@
 Compared are GRPO, SKPO in one pass (a problem's completions start when its own segments are in) and SKPO in two passes (all segments,
 then all completions). The measurements are in docs/results/simulate/profile.json.
 
-Modelled: plans pulled by workers that hold a few, slots, decode steps that cost by running rows and tokens attended to, contexts
+Modelled: plans pulled by workers that hold a few, slots, decode steps that cost by running rows that are not alike and tokens attended to, contexts
 computed once for a group, verification in processes of its own, the update by token, the way of the weights to the workers, one step
 ahead. Not modelled: memory limits and preemption, contention of workers that share a machine (--slowdown is a constant), lost workers,
 time on the network for plans and groups, warm-up, checkpoints and evaluation.

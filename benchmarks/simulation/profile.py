@@ -77,12 +77,12 @@ def _speed(data: dict[str, Any]) -> Speed:
     return Speed(**{**data, "rows": tuple(data["rows"]), "step": tuple(data["step"])})
 
 
-def _pack(task: Task) -> list[list[int]]:
-    return [[stage.context, *stage.lengths] for stage in task]
+def _pack(task: Task) -> list[list[float]]:
+    return [[stage.context, stage.distinct, *stage.lengths] for stage in task]
 
 
-def _unpack(rows: Sequence[Sequence[int]]) -> Task:
-    return tuple(Stage(row[0], tuple(row[1:])) for row in rows)
+def _unpack(rows: Sequence[Sequence[Any]]) -> Task:
+    return tuple(Stage(row[0], tuple(row[2:]), row[1]) for row in rows)
 
 
 def _short(value: Any) -> Any:

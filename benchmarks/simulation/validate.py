@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Literal
@@ -59,7 +59,8 @@ def replayed(profile: Profile, repeats: int) -> list[Compared]:
     ]  # fmt: skip
     found = []
     for name, algorithm, barrier in sides:
-        tasks = drawn(profile.tasks[algorithm], profile.problems, random.Random(1))
+        measured = drawn(profile.tasks[algorithm], profile.problems, random.Random(1))
+        tasks = [tuple(replace(stage, distinct=1.0) for stage in task) for task in measured]
         seconds = [
             replay(engine(model, cluster.slots), tasks, vocabulary, barrier=barrier)[0] for _ in range(repeats + 1)
         ]
@@ -108,7 +109,9 @@ def _mean(records: Sequence[Mapping[str, Any]], key: str) -> float:
 
 def validate(profile: Profile, options: Options, workers: Sequence[int]) -> Report:
     """Compare, and judge every time by the bar. workers: sizes of Ray pools to run, too."""
-    steps = 4 if options.quick else 5
+    steps = (
+        4 if options.quick else int(profile.facts["steps"])
+    )  # as many as were measured: runs get faster as rows agree
     again = replayed(profile, options.repeats)
     times, counts = trained(
         profile, steps, profile.cluster("chain", weights=0.0, local=True), "one process", options.clock

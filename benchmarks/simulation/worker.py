@@ -17,10 +17,14 @@ from itertools import count
 
 @dataclass(frozen=True)
 class Stage:
-    """One request of a plan: `context` tokens that all its rows share, and the number of tokens that each row samples."""
+    """One request of a plan: `context` tokens that all its rows share, and the number of tokens that each row samples.
+
+    distinct: share of its rows that a decode step computes, on average; the others are still alike.
+    """
 
     context: int
     lengths: tuple[int, ...]
+    distinct: float = 1.0
 
 
 #: One problem's plan: its stages run one after another.
@@ -47,12 +51,12 @@ class Speed:
     ended: float = 0.0
     run: float = 0.0
 
-    def decode(self, rows: int, steps: int, own: float, context: float, groups: float) -> float:
-        """Seconds of `steps` decode steps of `rows` rows. own, context: tokens attended to, summed over rows and steps; groups: contexts
+    def decode(self, rows: float, steps: int, own: float, context: float, groups: float) -> float:
+        """Seconds of `steps` decode steps that compute `rows` rows. own, context: tokens attended to, summed over rows and steps; groups: contexts
         in use, summed over steps."""
         return steps * self.bare_step(rows) + own * self.own + context * self.context + groups * self.group
 
-    def bare_step(self, rows: int) -> float:
+    def bare_step(self, rows: float) -> float:
         """Seconds of one step of `rows` rows without attention."""
         if len(self.rows) == 1:
             return self.step[0]
@@ -63,11 +67,11 @@ class Speed:
 
 @dataclass
 class Work:
-    """What a worker has done. by_rows: decode steps, by number of rows; tokens: sampled."""
+    """What a worker has done. by_rows: decode steps, by number of rows; tokens: sampled; own, context: tokens attended to."""
 
     by_rows: dict[int, int] = field(default_factory=dict)
-    own: int = 0
-    context: int = 0
+    own: float = 0
+    context: float = 0
     groups: int = 0
     prefill: int = 0
     admissions: int = 0
@@ -120,7 +124,8 @@ class Worker:
         self._step = 0  # decode steps so far
         self._rows: list[tuple[int, int, int, _Job]] = []  # heap of (last step, tie-break, step of the start, job)
         self._serial = count()
-        self._starts = self._context = 0  # sums over running rows: steps of their starts, tokens of their contexts
+        self._distinct = 0.0  # running rows that a step computes
+        self._starts = self._context = 0.0  # sums over these: steps of their starts, tokens of their contexts
         self._groups = 0  # contexts of running rows
         self._later: deque[_Job] = deque()
         self._new: deque[_Job] = deque()
@@ -173,8 +178,10 @@ class Worker:
                 job.running += len(lengths)
                 job.started += len(lengths)
                 self.waiting -= len(lengths)
-                self._starts += len(lengths) * self._step
-                self._context += len(lengths) * stage.context
+                distinct = len(lengths) * stage.distinct
+                self._distinct += distinct
+                self._starts += distinct * self._step
+                self._context += distinct * stage.context
                 self.work.tokens += len(lengths)
                 if job.started == len(stage.lengths):
                     queue.popleft()
@@ -188,8 +195,8 @@ class Worker:
     def _decode(self) -> None:
         """Decode up to the next row that ends."""
         rows, steps = len(self._rows), self._rows[0][0] - self._step
-        made = rows * (1 + self._step) - self._starts  # tokens of the running rows, which the next step attends to
-        own = steps * made + rows * (steps * (steps - 1) // 2)
+        made = self._distinct * (1 + self._step) - self._starts  # tokens that the next step attends to
+        own = steps * made + self._distinct * (steps * (steps - 1) // 2)
         context, groups = steps * self._context, steps * self._groups
         work = self.work
         work.by_rows[rows] = work.by_rows.get(rows, 0) + steps
@@ -198,15 +205,17 @@ class Worker:
         work.groups += groups
         work.tokens += rows * steps
         self._step += steps
-        self._spend(self.speed.decode(rows, steps, own, context, groups))
+        self._spend(self.speed.decode(self._distinct, steps, own, context, groups))
 
     def _end(self) -> list[int]:
         """Take off the rows whose last token is drawn; starts their plans' next stages."""
         finished: list[int] = []
         while self._rows and self._rows[0][0] == self._step:
             _, _, start, job = heappop(self._rows)
-            self._starts -= start
-            self._context -= job.now.context
+            distinct = job.now.distinct
+            self._distinct -= distinct
+            self._starts -= distinct * start
+            self._context -= distinct * job.now.context
             job.running -= 1
             self._groups -= job.running == 0
             job.waiting -= 1

@@ -22,18 +22,28 @@ def measured_tasks(folder: Path | str, steps: Sequence[int] | None = None) -> di
 
     wanted = ["step", "problem_id", "role", "context", "tokens", "info"]
     table = read_rollouts(folder, steps).select(wanted)
-    groups: dict[tuple[int, str], dict[str, list[tuple[int, int]]]] = {}
+    groups: dict[tuple[int, str], dict[str, list[tuple[int, int, list[int]]]]] = {}
     for row in table.to_pylist():
         if row["role"] not in ("segment", "completion"):
             raise ValueError(f"{folder}: a {row['role']}; only completions and segments are modelled")
         sampled = json.loads(row["info"] or "{}").get("sampled", len(row["tokens"]))
         kinds = groups.setdefault((row["step"], row["problem_id"]), {"segment": [], "completion": []})
-        kinds[row["role"]].append((len(row["context"]), sampled))
+        kinds[row["role"]].append((len(row["context"]), sampled, row["tokens"]))
     found: dict[int, list[Task]] = {}
     for (step, _), kinds in groups.items():
-        stages = [Stage(rows[0][0], tuple(n for _, n in rows)) for rows in kinds.values() if rows]
+        stages = [
+            Stage(rows[0][0], tuple(n for _, n, _ in rows), distinct([t for _, _, t in rows]))
+            for rows in kinds.values()
+            if rows
+        ]
         found.setdefault(step, []).append(tuple(stages))
     return found
+
+
+def distinct(samples: Sequence[Sequence[int]]) -> float:
+    """Share of the decode steps of these samples of one context that are left when samples share them while they are alike."""
+    starts = {tuple(tokens[:n]) for tokens in samples for n in range(1, len(tokens))}
+    return len(starts) / max(1, sum(max(0, len(tokens) - 1) for tokens in samples)) or 1.0
 
 
 def drawn(pool: Sequence[Task], count: int, rng: random.Random) -> list[Task]:
@@ -47,7 +57,8 @@ class LongTail:
     standard deviations of the logarithm); `most` is the budget.
 
     low, high: where a segment stops, as shares of the problem's mean length. goes_on: share of the segment's tokens that a completion
-    saves because it builds on it: 0 starts over, 1 goes on where the segment stopped.
+    saves because it builds on it: 0 starts over, 1 goes on where the segment stopped. Rows of a long text part early, so every one
+    counts as distinct.
     """
 
     median: float = 600.0

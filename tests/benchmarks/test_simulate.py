@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from rollout.engine.engine_models import build, run_plans, two_stage
 
 from benchmarks.simulation.fit import Timed, counted, features, fit, nonnegative
@@ -21,7 +22,7 @@ from benchmarks.simulation.pool import (
 )
 from benchmarks.simulation.profile import EngineProfile, Profile, StepProfile, load
 from benchmarks.simulation.worker import Speed, Stage, Task, Worker, tokens
-from benchmarks.simulation.workload import LongTail, drawn, measured_tasks
+from benchmarks.simulation.workload import LongTail, distinct, drawn, measured_tasks
 from skpo.problems.base import Problem
 from skpo.rollout.embedded import EmbeddedEngine
 from skpo.rollout.types import SEGMENT, Group, Sample
@@ -53,6 +54,14 @@ def test_one_worker_two_rows() -> None:
     assert rolled.seconds == pytest.approx(expected)
     assert rolled.ends == [rolled.seconds]
     assert rolled.busy == [pytest.approx(expected)]
+
+
+def test_rows_that_are_alike_are_computed_once() -> None:
+    """Half of two rows: each of three steps takes what one row takes, and attends to half of the tokens: 1 + 2 + 3 of their own."""
+    speed = Speed((1, 2), (1.0, 1.5), own=0.001, context=0.0001)
+    work = (rolled := roll_out([(Stage(3, (4, 4), 0.5),)], Cluster(speed, slots=8))).work[0]
+    assert (work.by_rows, work.own, work.context, work.tokens) == ({2: 3}, 6, 9, 8)
+    assert rolled.seconds == pytest.approx(3 * 1.0 + 6 * 0.001 + 9 * 0.0001)
 
 
 def test_step_time_is_linear_between_knots_and_beyond() -> None:
@@ -173,6 +182,22 @@ def test_the_real_engine_does_the_same_work(slots: int) -> None:
     assert work.prefill == stats.prefill_tokens
 
 
+def test_the_real_engine_computes_what_is_distinct() -> None:
+    model = build("llama")
+    with torch.no_grad():
+        model.lm_head.weight *= 12
+    engine = EmbeddedEngine(model, eos_ids=[3, 5], slots=32)
+    groups = run_plans(engine, [two_stage((8, 9, 20 + i), 4, 25) for i in range(6)])
+    stats, computed = engine.take_stats(), 0.0
+    for group in groups:
+        segments = [s for s in [*group.unused, *group.samples] if s.context == group.unused[0].context]
+        completions = [s for s in group.samples if s.context != group.unused[0].context]
+        for rows in (segments, completions):
+            computed += distinct([s.tokens.tolist() for s in rows]) * sum(len(s) - 1 for s in rows)
+    assert stats.computed < stats.rows
+    assert stats.computed == pytest.approx(computed)
+
+
 def test_verdicts_queue_for_verifiers() -> None:
     """Two answers at 1 s and one at 2 s, 3 s each. One process: 1-4, 4-7, 7-10. Two: 1-4, 1-4, 4-7."""
     assert verified([1.0, 2.0], [2, 1], 1, 3.0) == 10.0
@@ -283,7 +308,13 @@ def test_tasks_of_a_run(tmp_path: Path) -> None:
     unused = [sample(5, 3, SEGMENT, sampled=3)]
     group = Group(Problem("?", "1", "a"), [*completions, sample(5, 2, SEGMENT, sampled=4)], unused)
     RolloutLog(tmp_path).write(2, [group, Group(Problem("?", "1", "b"), [sample(7, 8)])])
-    assert measured_tasks(tmp_path) == {2: [(Stage(5, (4, 3)), Stage(9, (4, 6))), (Stage(7, (8,)),)]}
+    two_thirds, five_eighths = (
+        2 / 3,
+        5 / 8,
+    )  # the samples are the same token again and again: of the shorter all is shared
+    assert measured_tasks(tmp_path) == {
+        2: [(Stage(5, (4, 3), two_thirds), Stage(9, (4, 6), five_eighths)), (Stage(7, (8,)),)]
+    }
 
 
 def test_profiles_are_kept(tmp_path: Path) -> None:

@@ -27,7 +27,13 @@ SHORT = [
     "process_timeout=240",
     "optimizer.eps=1e-4",  # AdamW's own 1e-8 divides rounding by rounding where a gradient is nearly 0
 ]  # fmt: skip
-UNEVEN = ("seconds", "tokens_per_second", "engine_steps", "slots_busy", "slots_computed")  #: what depends on how work is shared out
+UNEVEN = (
+    "seconds",
+    "tokens_per_second",
+    "engine_steps",
+    "slots_busy",
+    "slots_computed",
+)  #: what depends on how work is shared out
 
 
 def train(out: Path, *settings: str, resume: bool = False) -> None:

@@ -61,7 +61,11 @@ _KNOWN: dict[str, tuple[str, str, str]] = {
     "seconds_other": ("Time and cost", "seconds, other", "scoring, advantages, logging"),
     "eval_seconds": ("Time and cost", "seconds, evaluation", "of each evaluation"),
     "slots_busy": ("Time and cost", "slots busy", "rows of the engine's batch that were in use, mean"),
-    "slots_computed": ("Time and cost", "slots computed", "rows computed in a decode step, mean; rows that are alike so far share"),
+    "slots_computed": (
+        "Time and cost",
+        "slots computed",
+        "rows computed in a decode step, mean; rows that are alike so far share",
+    ),
     "engine_steps": ("Time and cost", "engine steps", "decode steps in the step, of all workers"),
     "version_lag": (
         "Workers",
