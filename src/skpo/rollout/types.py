@@ -176,6 +176,11 @@ class EngineStats:
     seconds: float = 0.0
     more: dict[str, float] = field(default_factory=dict)  #: further metrics of this engine
 
+    def add(self, other: EngineStats) -> None:
+        """Add another engine's counters (not `more`)."""
+        for name in ("generated_tokens", "prefill_tokens", "steps", "rows", "computed", "seconds"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
 
 class Engine(Protocol):
     """What every rollout engine offers. A plan can't tell which one runs it."""

@@ -16,13 +16,13 @@ os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # as in tests/rollout/vllm
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
-    """Ray on this machine, with room for four workers."""
+    """Ray on this machine, with room for eight workers."""
     ray = pytest.importorskip("ray")
     from rollout.ray.pools import SMALL
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_worker_niceness", "0")
-        ray.init(address="local", num_cpus=4, **SMALL)  # not the cluster of another test that runs now
+        ray.init(address="local", num_cpus=8, **SMALL)  # not the cluster of another test that runs now
         yield
         ray.shutdown()
 

@@ -44,6 +44,7 @@ def test_samples_are_those_of_one_worker_two_workers_and_no_worker(make_pool: Ma
     pools[0].close()
     stats = pair.take_stats()
     assert stats.generated_tokens == sum(g.generated_tokens for g in found[1])
+    assert 0 < stats.computed <= stats.rows
     assert stats.more["workers"] == 2
 
 

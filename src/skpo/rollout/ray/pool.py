@@ -254,8 +254,7 @@ class RolloutPool:
         member.begun = report.begun
         for number, _ in report.groups:
             member.flight.pop(number, None)
-        for name in ("generated_tokens", "prefill_tokens", "steps", "rows", "seconds"):
-            setattr(self._stats, name, getattr(self._stats, name) + getattr(report.stats, name))
+        self._stats.add(report.stats)
         member.call("poll", run.number)
         return report.groups
 

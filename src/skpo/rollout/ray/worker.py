@@ -164,7 +164,7 @@ class Worker:
                         self._running -= 1
                         if run == self._run:
                             self._report.groups.append((number, data))
-                        _add(self._report.stats, self.engine.take_stats())
+                        self._report.stats.add(self.engine.take_stats())
                         self._changed.notify_all()
             except _CancelledError:
                 pass
@@ -198,11 +198,6 @@ class Worker:
                     self._report.begun += 1
                     self._open.append(item[:2])
             yield None if item is None else unpack_run(item[2], self._own)
-
-
-def _add(total: EngineStats, more: EngineStats) -> None:
-    for name in ("generated_tokens", "prefill_tokens", "steps", "rows", "computed", "seconds"):
-        setattr(total, name, getattr(total, name) + getattr(more, name))
 
 
 def _packed(error: BaseException) -> bytes:
