@@ -159,7 +159,11 @@ class ScoringModel(nn.Module):
         """The embedding looks tokens up so that its gradient holds their rows alone, where that is added to a dense one: the tied head's,
         whose backward pass runs first, or that of an earlier pass."""
         embedding = self._base().get_input_embeddings()
-        if type(embedding) is not nn.Embedding or not takes_gradients(embedding.weight):
+        if (
+            type(embedding) is not nn.Embedding
+            or embedding.scale_grad_by_freq  # not for sparse gradients
+            or not takes_gradients(embedding.weight)
+        ):
             yield
             return
         before = embedding.sparse
