@@ -8,7 +8,7 @@ Compared are GRPO, SKPO in one pass (a problem's completions start when its own 
 then all completions). The measurements are in docs/results/simulate/profile.json.
 
 Modelled: plans pulled by workers that hold a few, slots, decode steps that cost by running rows that are not alike and tokens attended to, contexts
-computed once for a group, verification in processes of its own, the update by token, the way of the weights to the workers, one step
+computed once for a group, what handing over plans and weights takes a worker in a process of its own, verification in processes of its own, the update by token, the way of the weights to the workers, one step
 ahead. Not modelled: memory limits and preemption, contention of workers that share a machine (--slowdown is a constant), lost workers,
 time on the network for plans and groups, warm-up, checkpoints and evaluation.
 """
@@ -197,9 +197,11 @@ def main() -> None:
     old = load(extra["profile"]) if extra["profile"].exists() else None
     if extra["measure"]:
         from benchmarks.simulation.measure import measure
+        from benchmarks.simulation.validate import measure_pool
 
         given = {name: Path(folder) for name, _, folder in (word.partition("=") for word in extra["runs"])}
         profile = measure(extra["engines"].split(","), extra["steps"], options, given, old)
+        measure_pool(profile, extra["steps"])
         profile.save(extra["profile"])
         print(f"wrote {extra['profile']}")
         return

@@ -36,8 +36,14 @@ def grid(name: str, quick: bool) -> Iterator[tuple[list[Task], int]]:
             for rows in KNOTS[name]:
                 for length in (1, 40) if quick else (1, 40, 80):
                     yield even(rows, length, context), 256
-        for rows, group in ((32, 1), (64, 1), (128, 2)):  # contexts of their own
-            yield even(rows, 40, 28, group), 256
+        for rows, context, group in (
+            (32, 28, 1),
+            (64, 28, 1),
+            (128, 28, 2),
+            (64, 60, 2),
+            (96, 60, 3),
+        ):  # fewer rows to a context
+            yield even(rows, 40, context, group), 256
         made = [(32, 1, 100, 256), (32, 1, 100, 64)]
         if not quick:
             made += [(32, 30, 74, 256), (8, 1, 100, 256), (24, 1, 200, 128), (32, 60, 100, 256), (16, 20, 60, 128)]
@@ -49,6 +55,8 @@ def grid(name: str, quick: bool) -> Iterator[tuple[list[Task], int]]:
         made = [(2, 1, 12, 64)] if quick else [(4, 1, 48, 64), (1, 100, 200, 64)]
     for seed, (count, low, high, slots) in enumerate(made):
         yield staggered(count, low, high, seed), slots
+        if name == "chain":
+            yield staggered(count, low, high, seed, 3), slots
 
 
 def staggered(count: int, low: int, high: int, seed: int, group: int = 8) -> list[Task]:

@@ -24,6 +24,7 @@ class Cluster:
     slowdowns: factor on each worker's times, repeated as needed; 1 is the speed that was measured.
     plan: seconds of the trainer's process for a finished plan (its texts, its way to the verifiers); local: the one worker is in that
         process, too, and stands still meanwhile.
+    remote: seconds of a worker in a process of its own for each plan that it finishes: to hand it over, and to take the next.
     verifiers, verify: processes that score, and seconds that each answer takes.
     train, train_token, trainers: seconds of an update, plus seconds for each token of context and sample in it, shared by `trainers`.
     weights, load: bytes of one version, and seconds a worker takes to load them; bandwidth: bytes per second of one link; 0 weights: shared
@@ -39,6 +40,7 @@ class Cluster:
     slowdowns: tuple[float, ...] = (1.0,)
     plan: float = 0.0
     local: bool = False
+    remote: float = 0.0
     verifiers: int = 1
     verify: float = 0.0
     train: float = 0.0
@@ -87,7 +89,8 @@ def roll_out(tasks: Sequence[Task], cluster: Cluster) -> Rolled:
     fast workers take more, where there are more plans than slots or `in_flight` keeps some back.
     """
     factors = cluster.slowdowns
-    workers = [Worker(cluster.speed, cluster.slots, factors[i % len(factors)]) for i in range(cluster.workers)]
+    remote = 0.0 if cluster.local else cluster.remote
+    workers = [Worker(cluster.speed, cluster.slots, factors[i % len(factors)], remote) for i in range(cluster.workers)]
     waiting = deque(enumerate(tasks))
     left = len(tasks)
 
@@ -160,10 +163,11 @@ def broadcast(cluster: Cluster) -> float:
 
 
 def trained_tokens(task: Task) -> int:
-    """Tokens that the update computes for a plan: all completions and one segment of every earlier stage, each context once
-    (`optimizer.shared_prefix`)."""
-    rows = [(stage, stage.lengths[:1]) for stage in task[:-1]] + [(task[-1], task[-1].lengths)]
-    return sum(stage.context + sum(lengths) for stage, lengths in rows)
+    """Tokens that the update computes for a plan: all completions and one segment of every earlier stage, each context once, and rows
+    once while they are alike (`optimizer.shared_prefix`)."""
+    *earlier, last = task
+    segments = sum(stage.context + stage.lengths[0] for stage in earlier)
+    return segments + last.context + round(last.distinct * sum(last.lengths))
 
 
 def simulate(tasks: Sequence[Task], cluster: Cluster, *, barrier: bool = False) -> Step:

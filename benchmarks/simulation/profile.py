@@ -26,13 +26,16 @@ class EngineProfile:
 
 @dataclass
 class StepProfile:
-    """What a step costs beside the engine; names as in `Cluster`."""
+    """What a step costs beside the engine; names as in `Cluster`. arrive: seconds, on top of copying them, in which a worker in a
+    process of its own takes new weights and proves that they are there."""
 
     plan: float
     verify: float
     train: float
     train_token: float
     other: float
+    remote: float = 0.0
+    arrive: float = 0.0
 
 
 @dataclass
@@ -50,7 +53,8 @@ class Profile:
         """A cluster of workers that run this engine, with the measured rest of the step; `changes` are fields of `Cluster`."""
         found = self.engines[engine]
         rest = asdict(self.step) if self.step else {}
-        base = {"slots": self.slots, "weights": found.weights, "load": found.load, **rest}
+        load = found.load + rest.pop("arrive", 0.0)
+        base = {"slots": self.slots, "weights": found.weights, "load": load, **rest}
         return Cluster(found.speed, **{**base, **changes})
 
     def save(self, path: Path) -> None:

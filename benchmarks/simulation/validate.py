@@ -6,6 +6,7 @@ import random
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Literal
@@ -49,6 +50,30 @@ def expected(tasks: Sequence[Task], problems: int, cluster: Cluster, draws: int 
     return [simulate(drawn(tasks, problems, rng), cluster) for _ in range(draws)]
 
 
+def busy(steps: Sequence[Step], cluster: Cluster) -> float:
+    """CPU seconds of a worker in these steps, mean."""
+    return fmean(step.utilisation * step.rollout + cluster.load for step in steps)
+
+
+def measure_pool(profile: Profile, steps: int) -> None:
+    """Adds to a profile what being in a process of its own costs a worker: the CPU time of one Ray worker in runs of GRPO with 8 and
+    with 32 problems a step, less what the engine is predicted to take. Does nothing without Ray."""
+    if find_spec("ray") is None or profile.step is None:
+        return
+    cluster = profile.cluster("chain", bandwidth=MEMORY)
+    more = {}
+    for problems in (8, 32):
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = Path(temporary) / "run"
+            with Sampler(folder / "metrics.jsonl") as sampler:
+                settings = ["engine=ray", "rollout.ray.workers=1", f"problems_per_step={problems}"]
+                measure.train("grpo", steps, folder, 0, *settings)
+        predicted = expected(profile.tasks["grpo"], problems, cluster)
+        more[problems] = sampler.per_step(steps) - busy(predicted, cluster)
+    profile.step.remote = max(0.0, (more[32] - more[8]) / 24)
+    profile.step.arrive = max(0.0, more[8] - 8 * profile.step.remote)
+
+
 def replayed(profile: Profile, repeats: int) -> list[Compared]:
     """Measured groups through the engine again, lengths forced: one pass and two, on CPU time."""
     model = measure.model_of("chain")
@@ -88,8 +113,7 @@ def trained(
         predicted = expected(profile.tasks[algorithm], profile.problems, cluster)
         title = f"{name}, {algorithm.upper()}"
         if workers:
-            busy = fmean(step.utilisation * step.rollout + cluster.load for step in predicted)
-            times.append(Compared(f"{title}: CPU time of a worker", busy, sampler.per_step(steps)))
+            times.append(Compared(f"{title}: CPU time of a worker", busy(predicted, cluster), sampler.per_step(steps)))
         if not workers or clock == "wall":
             rollout = fmean(step.rollout + step.broadcast for step in predicted)
             times.append(Compared(f"{title}: rollout", rollout, _mean(records, "seconds_rollout")))

@@ -108,15 +108,15 @@ class _Job:
 
 
 class Worker:
-    """An engine with `slots` rows. slowdown: factor on every one of its times.
+    """An engine with `slots` rows. slowdown: factor on every one of its times; remote: seconds for each finished task.
 
     `add` hands over a task; `advance` moves to the next moment at which rows end (`now`) and returns the tasks that finished there.
     """
 
-    def __init__(self, speed: Speed, slots: int, slowdown: float = 1.0) -> None:
+    def __init__(self, speed: Speed, slots: int, slowdown: float = 1.0, remote: float = 0.0) -> None:
         if slots < 1:
             raise ValueError(f"a worker needs at least one slot, not {slots}")
-        self.speed, self.slots, self.slowdown = speed, slots, slowdown
+        self.speed, self.slots, self.slowdown, self.remote = speed, slots, slowdown, remote
         self.now = self.busy = 0.0
         self.work = Work()
         self.open = 0  #: tasks handed over and not finished
@@ -157,6 +157,7 @@ class Worker:
         if not done:
             self._decode()
             done = self._end()
+        self._spend(len(done) * self.remote)
         self.busy += self.now - began
         return done
 

@@ -218,6 +218,14 @@ def test_tokens_of_the_update() -> None:
     """GRPO: rows of 3 and 4 tokens that share 10. SKPO: one segment of 5 behind 10, then rows of 3 and 4 that share 15."""
     assert trained_tokens((Stage(10, (3, 4)),)) == 10 + 7
     assert trained_tokens((Stage(10, (5, 5)), Stage(15, (3, 4)))) == 10 + 5 + 15 + 7
+    assert trained_tokens((Stage(10, (5, 5), 0.5), Stage(15, (3, 5), 0.5))) == 10 + 5 + 15 + 4
+
+
+def test_a_worker_of_its_own_hands_plans_over() -> None:
+    """Two plans of three tokens, one row at a time: 2 s of decoding and 0.25 s each; in the trainer's process nothing is handed over."""
+    tasks = [(Stage(1, (3,)),)] * 2
+    assert roll_out(tasks, Cluster(SECOND, slots=1, remote=0.25)).seconds == 2 * 2.25
+    assert roll_out(tasks, Cluster(SECOND, slots=1, remote=0.25, local=True)).seconds == 2 * 2
 
 
 def test_a_whole_step() -> None:
