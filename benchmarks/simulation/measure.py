@@ -6,6 +6,7 @@ import random
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
@@ -69,9 +70,9 @@ def staggered(count: int, low: int, high: int, seed: int, group: int = 8) -> lis
     return [(Stage(28, lengths(high // 3)), Stage(60, lengths(high))) for _ in range(count)]
 
 
-def model_of(name: str) -> nn.Module:
-    """The chain recipe's model, or one of `benchmarks.models` with random weights. Every token is as likely as any other, near
-    enough, so that rows part at once and each is computed."""
+def model_of(name: str, *, parting: bool = True) -> nn.Module:
+    """The chain recipe's model, or one of `benchmarks.models` with random weights. parting: make every token as likely as any other,
+    which random weights do near enough, so that rows part at once and each is computed."""
     if name == "chain":
         import torch
 
@@ -79,8 +80,9 @@ def model_of(name: str) -> nn.Module:
         from skpo.settings import load_config
 
         model: Any = load_policy(load_config(RECIPE).model).model.eval()
-        with torch.no_grad():
-            model.lm_head.weight.zero_()
+        if parting:
+            with torch.no_grad():
+                model.lm_head.weight.zero_()
         return model
     from benchmarks.models import build
 
@@ -113,6 +115,7 @@ def engine_profile(name: str, repeats: int, quick: bool) -> EngineProfile:
             )  # forced lengths are requests of one row: a context may be computed twice
             times.append(taken)
     runs = [Timed(work, median(times)) for work, times in zip(works, seconds, strict=True)]
+    runs += alike(repeats) if name == "chain" else []
     speed, error = fit(runs, KNOTS[name])
     state = {k: v.clone() for k, v in model.state_dict().items()}
     begin = time.process_time()
@@ -121,6 +124,21 @@ def engine_profile(name: str, repeats: int, quick: bool) -> EngineProfile:
     parameters = sum(p.numel() for p in model.parameters())
     size = sum(p.numel() * p.element_size() for p in model.parameters())
     return EngineProfile(speed, error, len(runs), parameters, size, load)
+
+
+def alike(repeats: int) -> list[Timed]:
+    """Runs of the chain recipe's model as it is, whose rows are alike for long."""
+    model = model_of("chain", parting=False)
+    vocabulary, found = vocabulary_of(model), []
+    jobs = [even(64, 40, 28), even(256, 40, 28), even(256, 74, 28), staggered(32, 30, 74, 0), staggered(32, 60, 100, 1)]
+    for tasks in jobs:
+        replays = [replay(engine(model, 256), tasks, vocabulary) for _ in range(repeats)]
+        stats = replays[0][1]
+        share = stats.computed / stats.rows
+        work = counted([tuple(replace(stage, distinct=share) for stage in task) for task in tasks], 256)
+        work.prefill = stats.prefill_tokens
+        found.append(Timed(work, median(seconds for seconds, _ in replays)))
+    return found
 
 
 def train(algorithm: str, steps: int, out: Path, seed: int = 0, *more: str, clock: str = "wall") -> Path:
