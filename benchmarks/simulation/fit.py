@@ -27,16 +27,14 @@ def counted(tasks: Sequence[Task], slots: int) -> Work:
 
 
 def features(work: Work, knots: Sequence[int]) -> np.ndarray:
-    """Counts [len(knots) + 8] whose product with the prices is seconds: decode steps shared out to the knots beside their
-    number of rows computed, own and context tokens attended to, contexts in use, rows not computed, tokens and rounds of prefill, moments of
-    ending, runs."""
+    """Counts [len(knots) + 7] whose product with the prices is seconds: decode steps shared out to the knots beside their
+    number of rows, own and context tokens attended to, contexts in use, tokens and rounds of prefill, moments of ending, runs."""
     steps = np.zeros(len(knots))
-    for rows, n in work.by_distinct.items():
+    for rows, n in work.by_rows.items():
         for i in range(len(knots)):
             unit = tuple(float(j == i) for j in range(len(knots)))
             steps[i] += n * Speed(tuple(knots), unit).bare_step(rows)
-    rest = [work.own, work.context, work.groups, work.alike, work.prefill, work.admissions, work.ended, 1.0]
-    return np.array([*steps, *rest])
+    return np.array([*steps, work.own, work.context, work.groups, work.prefill, work.admissions, work.ended, 1.0])
 
 
 def fit(runs: Sequence[Timed], knots: Sequence[int]) -> tuple[Speed, float]:

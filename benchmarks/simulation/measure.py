@@ -6,7 +6,6 @@ import random
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ import numpy as np
 
 from benchmarks.common import Options, machine
 from benchmarks.simulation.fit import Timed, counted, fit
-from benchmarks.simulation.pool import trained_tokens
+from benchmarks.simulation.pool import simulate, trained_tokens
 from benchmarks.simulation.profile import EngineProfile, Profile, StepProfile
 from benchmarks.simulation.replay import engine, even, replay
 from benchmarks.simulation.worker import Stage, Task
@@ -70,9 +69,9 @@ def staggered(count: int, low: int, high: int, seed: int, group: int = 8) -> lis
     return [(Stage(28, lengths(high // 3)), Stage(60, lengths(high))) for _ in range(count)]
 
 
-def model_of(name: str, *, parting: bool = True) -> nn.Module:
-    """The chain recipe's model, or one of `benchmarks.models` with random weights. parting: make every token as likely as any other,
-    which random weights do near enough, so that rows part at once and each is computed."""
+def model_of(name: str) -> nn.Module:
+    """The chain recipe's model, or one of `benchmarks.models` with random weights. Every token is as likely as any other, near
+    enough, so that rows part at once and each is computed."""
     if name == "chain":
         import torch
 
@@ -80,9 +79,8 @@ def model_of(name: str, *, parting: bool = True) -> nn.Module:
         from skpo.settings import load_config
 
         model: Any = load_policy(load_config(RECIPE).model).model.eval()
-        if parting:
-            with torch.no_grad():
-                model.lm_head.weight.zero_()
+        with torch.no_grad():
+            model.lm_head.weight.zero_()
         return model
     from benchmarks.models import build
 
@@ -115,7 +113,6 @@ def engine_profile(name: str, repeats: int, quick: bool) -> EngineProfile:
             )  # forced lengths are requests of one row: a context may be computed twice
             times.append(taken)
     runs = [Timed(work, median(times)) for work, times in zip(works, seconds, strict=True)]
-    runs += alike(repeats) if name == "chain" else []
     speed, error = fit(runs, KNOTS[name])
     state = {k: v.clone() for k, v in model.state_dict().items()}
     begin = time.process_time()
@@ -124,21 +121,6 @@ def engine_profile(name: str, repeats: int, quick: bool) -> EngineProfile:
     parameters = sum(p.numel() for p in model.parameters())
     size = sum(p.numel() * p.element_size() for p in model.parameters())
     return EngineProfile(speed, error, len(runs), parameters, size, load)
-
-
-def alike(repeats: int) -> list[Timed]:
-    """Runs of the chain recipe's model as it is, whose rows are alike for long."""
-    model = model_of("chain", parting=False)
-    vocabulary, found = vocabulary_of(model), []
-    jobs = [even(64, 40, 28), even(256, 40, 28), even(256, 74, 28), staggered(32, 30, 74, 0), staggered(32, 60, 100, 1)]
-    for tasks in jobs:
-        replays = [replay(engine(model, 256), tasks, vocabulary) for _ in range(repeats)]
-        stats = replays[0][1]
-        share = stats.computed / stats.rows
-        work = counted([tuple(replace(stage, distinct=share) for stage in task) for task in tasks], 256)
-        work.prefill = stats.prefill_tokens
-        found.append(Timed(work, median(seconds for seconds, _ in replays)))
-    return found
 
 
 def train(algorithm: str, steps: int, out: Path, seed: int = 0, *more: str, clock: str = "wall") -> Path:
@@ -172,6 +154,19 @@ def step_profile(folders: dict[str, Path]) -> StepProfile:
             trained += sum(map(trained_tokens, tasks[step]))
             other.append(record["seconds_other"])
     return StepProfile(plan_seconds(), verify_seconds(), 0.0, seconds / trained, fmean(other))
+
+
+def in_a_run(profile: Profile, folders: dict[str, Path]) -> float:
+    """How much longer rollouts of real runs take than the model makes of the very same groups: between updates an engine finds its
+    memory cold, and verifiers beside it."""
+    cluster = profile.cluster("chain", weights=0.0, local=True)
+    measured = predicted = 0.0
+    for folder in folders.values():
+        tasks = measured_tasks(folder)
+        for step, record in records(folder).items():
+            measured += record["seconds_rollout"]
+            predicted += simulate(tasks[step], cluster).rollout
+    return measured / predicted
 
 
 def plan_seconds(plans: int = 64, group: int = 8, length: int = 60) -> float:
@@ -235,11 +230,14 @@ def measure(
         }
         for name, folder in folders.items():
             groups = [task for step, tasks in measured_tasks(folder).items() if step > 1 for task in tasks]
-            every = max(1, len(groups) // KEPT_GROUPS)
-            profile.tasks[name] = groups[::every][:KEPT_GROUPS]
+            kept = np.linspace(0, len(groups) - 1, min(len(groups), KEPT_GROUPS)).round().astype(int)
+            profile.tasks[name] = [groups[i] for i in kept]
         profile.step = step_profile(folders)
+        factor = in_a_run(profile, folders)
+    if "chain" in engines:
+        profile.engines["chain"].speed = profile.engines["chain"].speed.scaled(factor)
     profile.facts = {
         "machine": machine(), "date": time.strftime("%Y-%m-%d"), "steps": steps, "repeats": options.repeats,
-        "clock": options.clock,
+        "clock": options.clock, "in_a_run": round(factor, 3),
     }  # fmt: skip
     return profile

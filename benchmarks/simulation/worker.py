@@ -36,8 +36,7 @@ class Speed:
     """Seconds of an engine's work.
 
     rows, step: a decode step of rows[i] rows takes step[i], apart from attention; linear between and beyond.
-    own, context: attention of one row to one sampled token, and to one token of its context; group: a step's cost of one context in use;
-    alike: of one row that is not computed, since it is drawn for, and parts one day.
+    own, context: attention of one row to one sampled token, and to one token of its context; group: a step's cost of one context in use.
     prefill, admission: one context token, and one round of starting rows.
     ended: one moment at which rows end. run: once per run (packing weights, first allocation).
     """
@@ -47,17 +46,20 @@ class Speed:
     own: float = 0.0
     context: float = 0.0
     group: float = 0.0
-    alike: float = 0.0
     prefill: float = 0.0
     admission: float = 0.0
     ended: float = 0.0
     run: float = 0.0
 
-    def decode(self, rows: float, steps: int, own: float, context: float, groups: float, alike: float) -> float:
-        """Seconds of `steps` decode steps that compute `rows` rows. own, context: tokens attended to, summed over rows and steps; groups:
-        contexts in use, alike: rows not computed, summed over steps."""
-        attention = own * self.own + context * self.context + groups * self.group
-        return steps * self.bare_step(rows) + attention + alike * self.alike
+    def decode(self, rows: float, steps: int, own: float, context: float, groups: float) -> float:
+        """Seconds of `steps` decode steps that compute `rows` rows. own, context: tokens attended to, summed over rows and steps; groups: contexts
+        in use, summed over steps."""
+        return steps * self.bare_step(rows) + own * self.own + context * self.context + groups * self.group
+
+    def scaled(self, factor: float) -> Speed:
+        """The same engine where all takes `factor` times as long."""
+        prices = {name: value * factor for name, value in vars(self).items() if name not in ("rows", "step")}
+        return Speed(self.rows, tuple(s * factor for s in self.step), **prices)
 
     def bare_step(self, rows: float) -> float:
         """Seconds of one step of `rows` rows without attention."""
@@ -70,11 +72,9 @@ class Speed:
 
 @dataclass
 class Work:
-    """What a worker has done. by_rows: decode steps, by number of rows; by_distinct: by number of rows computed; tokens: sampled; own,
-    context: tokens attended to."""
+    """What a worker has done. by_rows: decode steps, by number of rows; tokens: sampled; own, context: tokens attended to."""
 
     by_rows: dict[int, int] = field(default_factory=dict)
-    by_distinct: dict[float, int] = field(default_factory=dict)
     own: float = 0
     context: float = 0
     groups: int = 0
@@ -91,11 +91,6 @@ class Work:
     def rows(self) -> int:
         """Rows summed over decode steps."""
         return sum(rows * steps for rows, steps in self.by_rows.items())
-
-    @property
-    def alike(self) -> float:
-        """Rows that were not computed, summed over decode steps."""
-        return self.rows - sum(rows * steps for rows, steps in self.by_distinct.items())
 
 
 @dataclass(eq=False)
@@ -210,15 +205,13 @@ class Worker:
         own = steps * made + self._distinct * (steps * (steps - 1) // 2)
         context, groups = steps * self._context, steps * self._groups
         work = self.work
-        computed = round(self._distinct, 6)
         work.by_rows[rows] = work.by_rows.get(rows, 0) + steps
-        work.by_distinct[computed] = work.by_distinct.get(computed, 0) + steps
         work.own += own
         work.context += context
         work.groups += groups
         work.tokens += rows * steps
         self._step += steps
-        self._spend(self.speed.decode(computed, steps, own, context, groups, steps * (rows - computed)))
+        self._spend(self.speed.decode(self._distinct, steps, own, context, groups))
 
     def _end(self) -> list[int]:
         """Take off the rows whose last token is drawn; starts their plans' next stages."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +67,7 @@ def test_rows_that_are_alike_are_computed_once() -> None:
 def test_step_time_is_linear_between_knots_and_beyond() -> None:
     speed = Speed((1, 3, 7), (1.0, 2.0, 6.0))
     assert [speed.bare_step(n) for n in (1, 2, 3, 5, 7, 9)] == [1.0, 1.5, 2.0, 4.0, 6.0, 8.0]
+    assert Speed((1,), (2.0,), own=0.5, run=3.0).scaled(2) == Speed((1,), (4.0,), own=1.0, run=6.0)
 
 
 def test_rows_wait_for_slots_and_their_context_is_computed_once() -> None:
@@ -259,45 +259,30 @@ def test_empty_tasks_are_refused() -> None:
             Worker(SECOND, 2).add(4, task)
 
 
-def half_alike(tasks: list[Task]) -> list[Task]:
-    """Half of the rows of every second task's stages are alike."""
-    return [tuple(replace(stage, distinct=0.5) for stage in task) if i % 2 else task for i, task in enumerate(tasks)]
-
-
 def test_fit_finds_the_prices_that_made_the_times() -> None:
     knots = (1, 4, 16)
     true = Speed(
-        knots, (1.0, 1.5, 5.0), own=0.02, context=0.003, group=0.07, alike=0.03, prefill=0.04, admission=0.5, ended=0.25, run=2.0
-    )  # fmt: skip
-    prices = np.array(
-        [*true.step, true.own, true.context, true.group, true.alike, true.prefill, true.admission, true.ended, true.run]
+        knots, (1.0, 1.5, 5.0), own=0.02, context=0.003, group=0.07, prefill=0.04, admission=0.5, ended=0.25, run=2.0
     )
-    works = [counted(half_alike(made_tasks(seed, 2 + seed % 5, group, 30)), slots) for seed in range(12) for group in (1, 4) for slots in (2, 16)]  # fmt: skip
+    prices = np.array(
+        [*true.step, true.own, true.context, true.group, true.prefill, true.admission, true.ended, true.run]
+    )
+    works = [counted(made_tasks(seed, 2 + seed % 5, group, 30), slots) for seed in range(12) for group in (1, 4) for slots in (2, 16)]  # fmt: skip
     found, error = fit([Timed(w, float(features(w, knots) @ prices)) for w in works], knots)
     assert error < 1e-6
     assert found.step == pytest.approx(true.step, rel=1e-3)
-    assert (found.own, found.context, found.alike, found.prefill) == pytest.approx((0.02, 0.003, 0.03, 0.04), rel=1e-2)
+    assert (found.own, found.context, found.prefill) == pytest.approx((0.02, 0.003, 0.04), rel=1e-2)
 
 
 def test_the_model_charges_what_the_fit_counts() -> None:
     knots = (1, 4, 16)
     speed = Speed(
-        knots, (1.0, 1.5, 5.0), own=0.02, context=0.003, group=0.07, alike=0.03, prefill=0.04, admission=0.5, ended=0.25, run=2.0
-    )  # fmt: skip
-    prices = np.array(
-        [
-            *speed.step,
-            speed.own,
-            speed.context,
-            speed.group,
-            speed.alike,
-            speed.prefill,
-            speed.admission,
-            speed.ended,
-            speed.run,
-        ]
+        knots, (1.0, 1.5, 5.0), own=0.02, context=0.003, group=0.07, prefill=0.04, admission=0.5, ended=0.25, run=2.0
     )
-    tasks = half_alike(made_tasks(5))
+    prices = np.array(
+        [*speed.step, speed.own, speed.context, speed.group, speed.prefill, speed.admission, speed.ended, speed.run]
+    )
+    tasks = made_tasks(5)
     rolled = roll_out(tasks, Cluster(speed, slots=6))
     assert rolled.seconds == pytest.approx(float(features(rolled.work[0], knots) @ prices))
 
