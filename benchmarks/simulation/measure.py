@@ -123,6 +123,33 @@ def engine_profile(name: str, repeats: int, quick: bool) -> EngineProfile:
     return EngineProfile(speed, error, len(runs), parameters, size, load)
 
 
+class Pace:
+    """How fast the machine is just now: seconds of a fixed piece of an engine's work, the median of a few. A virtual machine's speed
+    changes by a fifth from one minute to the next, so what is measured at different times is held against this.
+
+    `with pace:` takes it before and after what is within; `seconds` is the mean of the two.
+    """
+
+    seconds: float
+
+    def __init__(self) -> None:
+        self._model = model_of("chain")
+        self._vocabulary = vocabulary_of(self._model)
+        self._before = 0.0
+        self._now(1)
+
+    def __enter__(self) -> Pace:
+        self._before = self._now()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.seconds = (self._before + self._now()) / 2
+
+    def _now(self, repeats: int = 5) -> float:
+        tasks = even(128, 40, 28)
+        return median(replay(engine(self._model, 256), tasks, self._vocabulary)[0] for _ in range(repeats))
+
+
 def train(algorithm: str, steps: int, out: Path, seed: int = 0, *more: str, clock: str = "wall") -> Path:
     """A short real run of the chain recipe without evaluation, in `out`; returns the folder.
 
@@ -220,23 +247,30 @@ def measure(
 
     Engines are timed on CPU time, real runs on the options' clock. `old` keeps its engines that are not measured again.
     """
-    profile = Profile(engines=dict(old.engines) if old else {})
+    profile, pace = Profile(engines=dict(old.engines) if old else {}), Pace()
     for name in engines:
-        profile.engines[name] = engine_profile(name, options.repeats, options.quick)
+        with pace:
+            profile.engines[name] = engine_profile(name, options.repeats, options.quick)
+        if name == "chain":
+            profile.facts["pace"] = pace.seconds
     with tempfile.TemporaryDirectory() as temporary:
         here = Path(temporary)
-        folders = {
-            name: given.get(name) or train(name, steps, here / name, clock=options.clock) for name in ("skpo", "grpo")
-        }
+        with pace:
+            folders = {
+                name: given.get(name) or train(name, steps, here / name, clock=options.clock)
+                for name in ("skpo", "grpo")
+            }
+        slower = pace.seconds / profile.facts.setdefault("pace", pace.seconds)
         for name, folder in folders.items():
             groups = [task for step, tasks in measured_tasks(folder).items() if step > 1 for task in tasks]
             kept = np.linspace(0, len(groups) - 1, min(len(groups), KEPT_GROUPS)).round().astype(int)
             profile.tasks[name] = [groups[i] for i in kept]
         profile.step = step_profile(folders)
-        factor = in_a_run(profile, folders)
+        profile.step.train_token /= slower
+        factor = in_a_run(profile, folders) / slower
     if "chain" in engines:
         profile.engines["chain"].speed = profile.engines["chain"].speed.scaled(factor)
-    profile.facts = {
+    profile.facts |= {
         "machine": machine(), "date": time.strftime("%Y-%m-%d"), "steps": steps, "repeats": options.repeats,
         "clock": options.clock, "in_a_run": round(factor, 3),
     }  # fmt: skip

@@ -60,16 +60,17 @@ def measure_pool(profile: Profile, steps: int) -> None:
     with 32 problems a step, less what the engine is predicted to take. Does nothing without Ray."""
     if find_spec("ray") is None or profile.step is None:
         return
-    cluster = profile.cluster("chain", bandwidth=MEMORY)
+    cluster, pace = profile.cluster("chain", bandwidth=MEMORY), measure.Pace()
     more = {}
     for problems in (8, 32):
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary) / "run"
-            with Sampler(folder / "metrics.jsonl") as sampler:
+            with pace, Sampler(folder / "metrics.jsonl") as sampler:
                 settings = ["engine=ray", "rollout.ray.workers=1", f"problems_per_step={problems}"]
                 measure.train("grpo", steps, folder, 0, *settings)
         predicted = expected(profile.tasks["grpo"], problems, cluster)
-        more[problems] = sampler.per_step(steps) - busy(predicted, cluster)
+        slower = pace.seconds / profile.facts["pace"]
+        more[problems] = sampler.per_step(steps) / slower - busy(predicted, cluster)
     profile.step.remote = max(0.0, (more[32] - more[8]) / 24)
     profile.step.arrive = max(0.0, more[8] - 8 * profile.step.remote)
 
@@ -82,15 +83,17 @@ def replayed(profile: Profile, repeats: int) -> list[Compared]:
     sides: list[tuple[str, Literal["grpo", "skpo"], bool]] = [
         ("GRPO", "grpo", False), ("SKPO, one pass", "skpo", False), ("SKPO, two passes", "skpo", True),
     ]  # fmt: skip
-    found = []
+    found, pace = [], measure.Pace()
     for name, algorithm, barrier in sides:
         measured = drawn(profile.tasks[algorithm], profile.problems, random.Random(1))
         tasks = [tuple(replace(stage, distinct=1.0) for stage in task) for task in measured]
-        seconds = [
-            replay(engine(model, cluster.slots), tasks, vocabulary, barrier=barrier)[0] for _ in range(repeats + 1)
-        ]
+        with pace:
+            seconds = [
+                replay(engine(model, cluster.slots), tasks, vocabulary, barrier=barrier)[0] for _ in range(repeats + 1)
+            ]
+        slower = pace.seconds / profile.facts["pace"] / profile.facts["in_a_run"]  # these are alone
         predicted = (two_passes if barrier else roll_out)(tasks, cluster).seconds
-        found.append(Compared(f"{name}: the same lengths again", predicted, median(seconds[1:])))
+        found.append(Compared(f"{name}: the same lengths again", predicted, median(seconds[1:]) / slower))
     return found
 
 
@@ -103,24 +106,25 @@ def trained(
     its workers' CPU time, since what the trainer waits for depends on who else uses the machine.
     """
     settings = ["engine=ray", f"rollout.ray.workers={workers}"] if workers else []
-    times, counts = [], []
+    times, counts, pace = [], [], measure.Pace()
     for algorithm in ("grpo", "skpo"):
-        with tempfile.TemporaryDirectory() as temporary:
+        with pace, tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary) / "run"
             with Sampler(folder / "metrics.jsonl") as sampler:
                 measure.train(algorithm, steps, folder, 1, *settings, clock="wall" if workers else clock)
             records = list(measure.records(folder).values())
         predicted = expected(profile.tasks[algorithm], profile.problems, cluster)
-        title = f"{name}, {algorithm.upper()}"
+        title, slower = f"{name}, {algorithm.upper()}", pace.seconds / profile.facts["pace"]
+        took = {key: _mean(records, key) / slower for key in ("seconds_rollout", "seconds_train", "seconds")}
         if workers:
-            times.append(Compared(f"{title}: CPU time of a worker", busy(predicted, cluster), sampler.per_step(steps)))
+            times.append(
+                Compared(f"{title}: CPU time of a worker", busy(predicted, cluster), sampler.per_step(steps) / slower)
+            )
         if not workers or clock == "wall":
             rollout = fmean(step.rollout + step.broadcast for step in predicted)
-            times.append(Compared(f"{title}: rollout", rollout, _mean(records, "seconds_rollout")))
-            times.append(
-                Compared(f"{title}: train", fmean(s.train for s in predicted), _mean(records, "seconds_train"))
-            )
-            times.append(Compared(f"{title}: step", fmean(s.seconds for s in predicted), _mean(records, "seconds")))
+            times.append(Compared(f"{title}: rollout", rollout, took["seconds_rollout"]))
+            times.append(Compared(f"{title}: train", fmean(s.train for s in predicted), took["seconds_train"]))
+            times.append(Compared(f"{title}: step", fmean(s.seconds for s in predicted), took["seconds"]))
         decode, rows = fmean(s.decode_steps for s in predicted), fmean(s.rows for s in predicted)
         counts.append(Compared(f"{title}: decode steps, all workers", decode, _mean(records, "engine_steps")))
         counts.append(Compared(f"{title}: rows of a decode step", rows, _mean(records, "slots_busy")))
@@ -132,7 +136,10 @@ def _mean(records: Sequence[Mapping[str, Any]], key: str) -> float:
 
 
 def validate(profile: Profile, options: Options, workers: Sequence[int]) -> Report:
-    """Compare, and judge every time by the bar. workers: sizes of Ray pools to run, too."""
+    """Compare, and judge every time by the bar. workers: sizes of Ray pools to run, too.
+
+    Measured seconds are given as they would be at the pace at which the profile was measured (`measure.Pace`).
+    """
     steps = (
         4 if options.quick else int(profile.facts["steps"])
     )  # as many as were measured: runs get faster as rows agree
@@ -151,6 +158,10 @@ def validate(profile: Profile, options: Options, workers: Sequence[int]) -> Repo
     report.table("Real runs, mean step after the first", COLUMNS, [c.row for c in times])
     report.table(
         "Real runs, what the schedule does", [COLUMNS[0], "predicted", "measured", COLUMNS[3]], [c.row for c in counts]
+    )
+    report.note(
+        "Measured seconds are as they would be at the machine's pace when the profile was measured: a fixed piece of work, timed before and "
+        "after each run, says how much faster or slower it was."
     )
     for c in [*again, *times]:
         report.bar(f"{c.what}, relative error", abs(c.off), most=BAR)
