@@ -97,37 +97,45 @@ def replayed(profile: Profile, repeats: int) -> list[Compared]:
     return found
 
 
+TIMES = ("seconds_rollout", "seconds_train", "seconds")
+COUNTS = ("engine_steps", "slots_busy")
+
+
 def trained(
-    profile: Profile, steps: int, cluster: Cluster, name: str, clock: str, workers: int = 0
+    profile: Profile, steps: int, cluster: Cluster, name: str, options: Options, workers: int = 0
 ) -> tuple[list[Compared], list[Compared]]:
     """(times, counts) of short real runs of both algorithms, with other samples than the profile's, against predictions made from it.
 
-    workers: of a Ray pool, each with one thread; 0: the engine in the trainer's process. clock: on "cpu", a pool is judged by
-    its workers' CPU time, since what the trainer waits for depends on who else uses the machine.
+    Medians of `options.repeats` runs, each with a seed of its own. workers: of a Ray pool, each with one thread; 0: the engine in the
+    trainer's process. On the options' clock "cpu", a pool is judged by its workers' CPU time, since what the trainer waits for depends
+    on who else uses the machine.
     """
     settings = ["engine=ray", f"rollout.ray.workers={workers}"] if workers else []
+    clock = "wall" if workers else options.clock
     times, counts, pace = [], [], measure.Pace()
     for algorithm in ("grpo", "skpo"):
-        with pace, tempfile.TemporaryDirectory() as temporary:
-            folder = Path(temporary) / "run"
-            with Sampler(folder / "metrics.jsonl") as sampler:
-                measure.train(algorithm, steps, folder, 1, *settings, clock="wall" if workers else clock)
-            records = list(measure.records(folder).values())
-        predicted = expected(profile.tasks[algorithm], profile.problems, cluster)
-        title, slower = f"{name}, {algorithm.upper()}", pace.seconds / profile.facts["pace"]
-        took = {key: _mean(records, key) / slower for key in ("seconds_rollout", "seconds_train", "seconds")}
+        runs = []
+        for seed in range(1, 1 + options.repeats):
+            with pace, tempfile.TemporaryDirectory() as temporary:
+                folder = Path(temporary) / "run"
+                with Sampler(folder / "metrics.jsonl") as sampler:
+                    measure.train(algorithm, steps, folder, seed, *settings, clock=clock)
+                records = list(measure.records(folder).values())
+            slower = pace.seconds / profile.facts["pace"]
+            run = {key: _mean(records, key) / slower for key in TIMES} | {key: _mean(records, key) for key in COUNTS}
+            runs.append(run | ({"worker": sampler.per_step(steps) / slower} if workers else {}))
+        took = {key: median(run[key] for run in runs) for key in runs[0]}
+        predicted, title = expected(profile.tasks[algorithm], profile.problems, cluster), f"{name}, {algorithm.upper()}"
         if workers:
-            times.append(
-                Compared(f"{title}: CPU time of a worker", busy(predicted, cluster), sampler.per_step(steps) / slower)
-            )
-        if not workers or clock == "wall":
+            times.append(Compared(f"{title}: CPU time of a worker", busy(predicted, cluster), took["worker"]))
+        if not workers or options.clock == "wall":
             rollout = fmean(step.rollout + step.broadcast for step in predicted)
             times.append(Compared(f"{title}: rollout", rollout, took["seconds_rollout"]))
             times.append(Compared(f"{title}: train", fmean(s.train for s in predicted), took["seconds_train"]))
             times.append(Compared(f"{title}: step", fmean(s.seconds for s in predicted), took["seconds"]))
         decode, rows = fmean(s.decode_steps for s in predicted), fmean(s.rows for s in predicted)
-        counts.append(Compared(f"{title}: decode steps, all workers", decode, _mean(records, "engine_steps")))
-        counts.append(Compared(f"{title}: rows of a decode step", rows, _mean(records, "slots_busy")))
+        counts.append(Compared(f"{title}: decode steps, all workers", decode, took["engine_steps"]))
+        counts.append(Compared(f"{title}: rows of a decode step", rows, took["slots_busy"]))
     return times, counts
 
 
@@ -144,18 +152,18 @@ def validate(profile: Profile, options: Options, workers: Sequence[int]) -> Repo
         4 if options.quick else int(profile.facts["steps"])
     )  # as many as were measured: runs get faster as rows agree
     again = replayed(profile, options.repeats)
-    times, counts = trained(
-        profile, steps, profile.cluster("chain", weights=0.0, local=True), "one process", options.clock
-    )
+    times, counts = trained(profile, steps, profile.cluster("chain", weights=0.0, local=True), "one process", options)
     for count in workers:
         pool = profile.cluster("chain", workers=count, bandwidth=MEMORY)
-        more = trained(profile, steps, pool, f"Ray, workers: {count}", options.clock, count)
+        more = trained(profile, steps, pool, f"Ray, workers: {count}", options, count)
         times, counts = times + more[0], counts + more[1]
     worst = max([*again, *times], key=lambda c: abs(c.off))
     report = Report("simulate", f"prediction over measurement, where it is worst ({worst.what})", 1 + worst.off)
     report.settings |= {"steps": steps, "measured": profile.facts}
     report.table("Embedded engine, lengths forced", COLUMNS, [c.row for c in again])
-    report.table("Real runs, mean step after the first", COLUMNS, [c.row for c in times])
+    report.table(
+        f"Real runs, mean step after the first, medians of {options.repeats} runs", COLUMNS, [c.row for c in times]
+    )
     report.table(
         "Real runs, what the schedule does", [COLUMNS[0], "predicted", "measured", COLUMNS[3]], [c.row for c in counts]
     )
