@@ -247,7 +247,7 @@ def measure(
 
     Engines are timed on CPU time, real runs on the options' clock. `old` keeps its engines that are not measured again.
     """
-    profile, pace = Profile(engines=dict(old.engines) if old else {}), Pace()
+    profile, pace = Profile(dict(old.engines), facts=dict(old.facts)) if old else Profile(), Pace()
     for name in engines:
         with pace:
             profile.engines[name] = engine_profile(name, options.repeats, options.quick)
@@ -267,11 +267,12 @@ def measure(
             profile.tasks[name] = [groups[i] for i in kept]
         profile.step = step_profile(folders)
         profile.step.train_token /= slower
-        factor = in_a_run(profile, folders) / slower
-    if "chain" in engines:
-        profile.engines["chain"].speed = profile.engines["chain"].speed.scaled(factor)
+        if "chain" in engines:
+            factor = in_a_run(profile, folders) / slower
+            profile.engines["chain"].speed = profile.engines["chain"].speed.scaled(factor)
+            profile.facts["in_a_run"] = round(factor, 3)
     profile.facts |= {
         "machine": machine(), "date": time.strftime("%Y-%m-%d"), "steps": steps, "repeats": options.repeats,
-        "clock": options.clock, "in_a_run": round(factor, 3),
+        "clock": options.clock,
     }  # fmt: skip
     return profile
